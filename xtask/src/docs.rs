@@ -10,6 +10,9 @@ use std::time::Duration;
 /// Deadline of one `weft help`.
 const HELP_DEADLINE: Duration = Duration::from_secs(20);
 
+/// Topics of `weft help` that aren't commands, with their headings.
+const TOPICS: [(&str, &str); 2] = [("Exit status", "exit-status"), ("The cluster of a command", "dir")];
+
 /// Maximum nesting of commands: `weft group resync set` is three levels below `weft`.
 const MAX_DEPTH: usize = 3;
 
@@ -18,8 +21,13 @@ pub fn run() -> Result<(), String> {
     let weft = build::weft(false)?;
     let mut page = String::from(
         "# Command line\n\nGenerated from `weft help` by `make docs`; don't edit by hand.\n\
-         Every command exits 0 on success, 1 on failure and 2 when it is called wrongly.\n",
+         `weft help COMMAND` and `weft COMMAND --help` print the same text.\n",
     );
+    for (heading, name) in TOPICS {
+        let text = process::run_ok(Command::new(&weft).args(["help", name]), HELP_DEADLINE)?;
+        write!(page, "\n## {heading}\n\n```text\n{}\n```\n", text.stdout.trim_end())
+            .expect("a String takes any text");
+    }
     describe(&weft, &[], &mut page)?;
     let path = build::root().join("docs/reference/cli.md");
     fs::create_dir_all(path.parent().expect("the page lies in a folder"))

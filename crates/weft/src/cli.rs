@@ -3,18 +3,24 @@
 mod bench;
 mod client;
 mod cluster;
+mod dir;
 mod group;
+mod log;
 mod migrate;
 mod plan;
 mod scrub;
+mod usage;
 
 pub use self::bench::*;
 pub use client::*;
 pub use cluster::*;
+pub use dir::*;
 pub use group::*;
+pub use log::*;
 pub use migrate::*;
 pub use plan::*;
 pub use scrub::*;
+pub use usage::{Call, DIR, EXIT_STATUS, error_format, parse};
 
 use crate::size::parse_size;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -30,7 +36,7 @@ const MAX_TARGETS: i64 = 64;
 // No text above the usage, and the options and the heading of the commands on the same line, so
 // that all commands fit a screen.
 #[command(
-    help_template = "{usage-heading} {usage}   (-h, --help: of a command, too; -V, --version)   Commands:\n{subcommands}"
+    help_template = "{usage-heading} {usage}   (help COMMAND | dir | exit-status; -V)   Commands:\n{subcommands}"
 )]
 pub struct Cli {
     /// Command to run.
@@ -43,7 +49,7 @@ pub struct Cli {
 pub enum Command {
     /// Start a cluster and mount it; an empty directory becomes a new cluster
     Up(UpArgs),
-    /// Unmount and stop a cluster
+    /// Stop a cluster and unmount it, or stop a node (weft serve)
     Down(DownArgs),
     /// Create a cluster of several machines
     #[command(subcommand)]
@@ -58,11 +64,11 @@ pub enum Command {
     /// Unmount a file system
     Umount(UmountArgs),
     /// Show a running cluster
-    Status(QueryArgs),
+    Status(WatchArgs),
     /// Show cluster health and recommended actions
     Health(HealthArgs),
     /// Show free space
-    Df(QueryArgs),
+    Df(WatchArgs),
     /// Show how files are stored, and set how new ones are striped
     #[command(subcommand)]
     Entry(EntryCommand),
@@ -100,6 +106,13 @@ pub enum Command {
     Bench(BenchCommand),
     /// Predict the performance of a configuration, or its size for given goals
     Plan(PlanArgs),
+    /// Logs of running processes
+    // Not among the commands that fit a screen; the reference has it.
+    #[command(subcommand, hide = true)]
+    Log(LogCommand),
+    /// Show the help of a command
+    #[command(hide = true)]
+    Help(HelpArgs),
     /// Resync of mirrored groups: same as weft group resync
     #[command(subcommand, hide = true)]
     Resync(ResyncCommand),
@@ -127,6 +140,13 @@ pub struct PackageFilesArgs {
     pub dir: PathBuf,
 }
 
+/// `weft help exit-status`, `weft help dir`; `weft help COMMAND` is `weft COMMAND --help`.
+#[derive(Args, Debug)]
+pub struct HelpArgs {
+    /// Words of a command, exit-status, or dir
+    pub words: Vec<String>,
+}
+
 /// `weft watch-mount`.
 #[derive(Args, Clone, PartialEq, Debug)]
 pub struct WatchMountArgs {
@@ -141,8 +161,8 @@ pub struct WatchMountArgs {
 /// `weft up`.
 #[derive(Args, Clone, PartialEq, Debug)]
 pub struct UpArgs {
-    /// State directory of the cluster
-    #[arg(long, value_name = "DIR", default_value = DEFAULT_DIR)]
+    /// State directory of the cluster [default: WEFT_DIR, or weft-data]
+    #[arg(long, value_name = "DIR", default_value_os_t = crate::discovery::new_directory(), hide_default_value = true)]
     pub dir: PathBuf,
     /// Mount point
     #[arg(long, value_name = "DIR")]
@@ -178,9 +198,6 @@ pub struct UpArgs {
     #[arg(long, hide = true)]
     pub detached: bool,
 }
-
-/// Default state directory of `weft up`.
-pub const DEFAULT_DIR: &str = "weft-data";
 
 /// FUSE transport.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -250,9 +267,8 @@ pub fn value_name(value: impl ValueEnum) -> String {
 /// `weft down`.
 #[derive(Args, Debug)]
 pub struct DownArgs {
-    /// State directory of the cluster
-    #[arg(long, value_name = "DIR", default_value = DEFAULT_DIR)]
-    pub dir: PathBuf,
+    #[command(flatten)]
+    pub dir: DirOption,
     /// Seconds to wait for the end
     #[arg(long, value_name = "SECONDS", default_value_t = 60,
           value_parser = clap::value_parser!(u64).range(1..=86_400))]
@@ -262,22 +278,38 @@ pub struct DownArgs {
 /// Options of commands that query a running cluster.
 #[derive(Args, Debug)]
 pub struct QueryArgs {
-    /// State directory of the cluster
-    #[arg(long, value_name = "DIR", default_value = DEFAULT_DIR)]
-    pub dir: PathBuf,
+    #[command(flatten)]
+    pub dir: PlaceOption,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
 
+/// Options of commands that show what changes.
+#[derive(Args, Debug)]
+pub struct WatchArgs {
+    #[command(flatten)]
+    pub query: QueryArgs,
+    #[command(flatten)]
+    pub watch: WatchOption,
+}
+
+/// `--watch`.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub struct WatchOption {
+    /// Repeat every SECONDS (2), until the output is closed; with --json a document on each line
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2",
+          value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub watch: Option<u64>,
+}
+
 /// `weft health`.
 #[derive(Args, Debug)]
 pub struct HealthArgs {
-    /// State directory of the cluster
-    #[arg(long, value_name = "DIR", default_value = DEFAULT_DIR)]
-    pub dir: PathBuf,
+    #[command(flatten)]
+    pub dir: PlaceOption,
     /// Show what would be lost, or left with one replica, if a target, a node or a rack failed now
-    #[arg(long)]
+    #[arg(long, conflicts_with = "watch")]
     pub exposure: bool,
     /// Only for one of them: target:N, node:N or rack:NAME
     #[arg(long, value_name = "WHICH", requires = "exposure", value_parser = crate::cmd::parse_domain)]
@@ -285,6 +317,8 @@ pub struct HealthArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub watch: WatchOption,
 }
 
 /// `weft fsck`.
@@ -293,9 +327,8 @@ pub struct HealthArgs {
 pub struct FsckArgs {
     /// Check only this path and everything below it: absolute within the file system
     pub path: Option<String>,
-    /// State directory of the cluster
-    #[arg(long, value_name = "DIR", default_value = DEFAULT_DIR)]
-    pub dir: PathBuf,
+    #[command(flatten)]
+    pub dir: DirOption,
     /// Repair damage, content from an intact replica; names only while the cluster is stopped
     #[arg(long)]
     pub repair: bool,

@@ -2,6 +2,7 @@
 //! outcome.
 
 use crate::control::{Answer, ClusterStatus};
+use crate::exit::Exit;
 use crate::output::os_error;
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -75,6 +76,18 @@ impl ParentProcess {
             Err(error) => error.into(),
         };
         self.send_answer(&answer)
+    }
+
+    /// Reports an error to the parent, which prints it, and ends this process. `has_log`: standard
+    /// error is the log already; otherwise it is the parent's terminal, which must not show the
+    /// error twice.
+    pub fn fail(self, what: &str, error: Error, has_log: bool) -> ! {
+        if has_log {
+            tracing::error!(hint = &*error.hint, "{what}: {}", error.message);
+        }
+        // Without a parent, the log has the error.
+        let _ = self.report(Err(error));
+        std::process::exit(Exit::Failed.code().into())
     }
 
     /// Reports success to the parent.

@@ -13,8 +13,10 @@ mod cli;
 mod cmd;
 mod control;
 mod detach;
+mod discovery;
 #[cfg(test)]
 mod documents;
+mod exit;
 mod logging;
 mod mount_options;
 mod mount_watch;
@@ -25,7 +27,7 @@ mod output;
 mod size;
 mod systemd;
 
-use clap::Parser;
+use exit::{Exit, Failure};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -36,15 +38,26 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     rt::draw_hash_keys();
-    let cli = cli::Cli::parse_from(arguments(std::env::args_os()));
-    cmd::restrict_new_files(&cli.command);
-    match cmd::run(cli.command) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            output::print_error(&error);
-            ExitCode::FAILURE
+    let given = arguments(std::env::args_os());
+    let format = cli::error_format(&given);
+    let command = match cli::parse(&given) {
+        Ok(cli::Call::Run(command)) => command,
+        Ok(cli::Call::Print(text)) => {
+            output::print(&text);
+            return Exit::Success.into();
         }
+        Err(failure) => return fail(format, &failure),
+    };
+    cmd::restrict_new_files(&command);
+    match cmd::run(*command) {
+        Ok(exit) => exit.into(),
+        Err(failure) => fail(format, &failure),
     }
+}
+
+fn fail(format: output::ErrorFormat, failure: &Failure) -> ExitCode {
+    output::print_error(format, &failure.error);
+    failure.exit.into()
 }
 
 /// Returns the arguments, with `mount-helper` inserted if `mount(8)` calls the binary by the name

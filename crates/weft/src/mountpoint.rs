@@ -69,6 +69,31 @@ pub fn is_weft_mount(mountpoint: &Path) -> Result<bool> {
     Ok(weft_mounts()?.iter().any(|m| m == mountpoint))
 }
 
+/// A mount in this mount namespace.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Mounted {
+    /// Mount point.
+    pub at: PathBuf,
+    /// Device; of a weft mount the state directory or the cluster file.
+    pub source: PathBuf,
+    /// Whether the file system is weft.
+    pub is_weft: bool,
+}
+
+/// Returns all mounts; where several are at one path, the last one is visible.
+pub fn all_mounts() -> Result<Vec<Mounted>> {
+    let table = "/proc/self/mountinfo";
+    let text = std::fs::read_to_string(table).map_err(|e| os_error(table, &e))?;
+    Ok(text.lines().filter_map(mounted).collect())
+}
+
+fn mounted(line: &str) -> Option<Mounted> {
+    let (mount, device) = line.split_once(" - ")?;
+    let mut device = device.split(' ');
+    let is_weft = device.next()? == FILE_SYSTEM_TYPE;
+    Some(Mounted { at: unescaped(mount.split(' ').nth(4)?), source: unescaped(device.next()?), is_weft })
+}
+
 /// Returns mount point and source of the weft mount that contains a path; `None` if another file
 /// system does.
 pub fn containing_mount(path: &Path) -> Result<Option<(PathBuf, PathBuf)>> {
@@ -211,6 +236,9 @@ mod tests {
         assert_eq!(weft_mount("36 35 0:41 / /mnt rw - fuse.weft weft rw"), Some("/mnt".into()));
         let named = r"36 35 0:41 / /mnt rw - fuse.weft /srv/my\040weft rw";
         assert_eq!(mount_and_source(named), Some(("/mnt".into(), "/srv/my weft".into())));
+        let shown = mounted(named).unwrap();
+        assert_eq!((shown.at, shown.source, shown.is_weft), ("/mnt".into(), "/srv/my weft".into(), true));
+        assert!(all_mounts().unwrap().iter().any(|m| m.at == Path::new("/proc") && !m.is_weft));
         let elsewhere = tempfile::tempdir().unwrap();
         assert_eq!(containing_mount(elsewhere.path()), Ok(None));
     }

@@ -17,6 +17,12 @@ pub fn print_json(value: &impl serde::Serialize) -> Result<()> {
     Ok(())
 }
 
+/// Converts a value to a JSON document.
+pub fn to_json(value: &impl serde::Serialize) -> Result<serde_json::Value> {
+    serde_json::to_value(value)
+        .map_err(|e| Error::new(Errno::EPROTO, format!("the answer can't be written as JSON: {e}")))
+}
+
 /// Prints a value as JSON for scripts, or as text for people.
 pub fn show(json: bool, value: &impl serde::Serialize, text: impl FnOnce() -> String) -> Result<()> {
     if json {
@@ -33,14 +39,43 @@ pub fn print_to_stderr(text: &str) {
     let _ = err.write_all(text.as_bytes()).and_then(|()| err.flush());
 }
 
-/// Prints an error as `error:` and `hint:` on standard error.
-pub fn print_error(error: &Error) {
-    let mut err = std::io::stderr().lock();
-    let cause = if error.message.is_empty() { error.errno.name() } else { &error.message };
-    let _ = writeln!(err, "error: {cause}");
-    if !error.hint.is_empty() {
-        let _ = writeln!(err, "hint: {}", error.hint);
+/// Form of an error message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ErrorFormat {
+    /// Lines `error:` and `hint:`.
+    Text,
+    /// One line of JSON.
+    Json,
+}
+
+/// Prints an error on standard error, apart from the results.
+pub fn print_error(format: ErrorFormat, error: &Error) {
+    print_to_stderr(&match format {
+        ErrorFormat::Text => error_lines(error),
+        ErrorFormat::Json => format!("{}\n", error_document(error)),
+    });
+}
+
+/// Returns an error as lines for people.
+pub fn error_lines(error: &Error) -> String {
+    match &*error.hint {
+        "" => format!("error: {}\n", error_message(error)),
+        hint => format!("error: {}\nhint: {hint}\n", error_message(error)),
     }
+}
+
+fn error_message(error: &Error) -> &str {
+    if error.message.is_empty() { error.errno.name() } else { &error.message }
+}
+
+/// Returns the JSON document of an error.
+pub fn error_document(error: &Error) -> serde_json::Value {
+    serde_json::json!({ "error": {
+        "errno": wire::error_number(error.errno),
+        "name": error.errno.name(),
+        "message": error_message(error),
+        "hint": error.hint,
+    } })
 }
 
 /// Converts a failed system call on an object to the error of the service boundary.
@@ -122,6 +157,17 @@ mod tests {
     #[test]
     fn lists_are_aligned() {
         assert_eq!(list(&[("a", "1".into()), ("long", "2".into())]), "a     1\nlong  2\n");
+    }
+
+    #[test]
+    fn an_error_is_lines_for_people_and_a_document_for_programs() {
+        let error = Error::new(Errno::ENOENT, "target 7 doesn't exist").hint("weft target list");
+        assert_eq!(error_lines(&error), "error: target 7 doesn't exist\nhint: weft target list\n");
+        let expected = serde_json::json!({ "error": {
+            "errno": 2, "name": "ENOENT", "message": "target 7 doesn't exist", "hint": "weft target list",
+        } });
+        assert_eq!(error_document(&error), expected);
+        assert_eq!(error_lines(&Errno::EBUSY.into()), "error: EBUSY\n");
     }
 
     #[test]

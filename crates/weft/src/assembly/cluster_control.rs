@@ -1,6 +1,7 @@
 //! Status and command answers of a cluster in one process.
 
 use super::commands::CommandCore;
+use super::map_views::{self, TargetDetails};
 use super::measure::run_while_connected;
 use super::services::Services;
 use super::stop_reasons::Stop;
@@ -102,25 +103,14 @@ impl ClusterControl {
             metadata_batches: meta.batches,
             metadata_commits: meta.commits,
             metadata_syncs: meta.persists,
-            storage_requests: targets.iter().map(|t| t.operations).sum(),
+            storage_requests: targets.iter().filter_map(|t| t.operations).sum(),
         }
     }
 
     fn targets(&self) -> Vec<TargetStatus> {
         let map = self.services.management.current();
-        let status = |t: &types::Target| TargetStatus {
-            id: t.id,
-            pool: map.pool(t.pool).map(|p| p.name.clone()).unwrap_or_default(),
-            path: t.path.clone(),
-            numa: None,
-            state: t.state,
-            class: t.class,
-            capacity: t.capacity,
-            used: t.capacity.saturating_sub(t.free),
-            free: t.free,
-            operations: self.services.requests(t.id),
-        };
-        map.targets.iter().map(status).collect()
+        let operations = |t: &types::Target| Some(self.services.requests(t.id));
+        map_views::targets(&map, |t| TargetDetails { numa: None, operations: operations(t) })
     }
 
     fn pools(&self) -> Vec<PoolStatus> {
@@ -138,14 +128,7 @@ impl ClusterControl {
     }
 
     fn df(&self) -> DiskFree {
-        let targets = self.targets();
-        DiskFree {
-            mount: self.mount(),
-            capacity: targets.iter().map(|t| t.capacity).sum(),
-            used: targets.iter().map(|t| t.used).sum(),
-            free: targets.iter().map(|t| t.free).sum(),
-            targets,
-        }
+        map_views::disk_free(self.mount(), self.targets())
     }
 }
 
@@ -202,7 +185,7 @@ impl Service for ClusterControl {
             | Request::Losses { .. } => {
                 return Err(single_process_error());
             }
-            Request::Measure { .. } | Request::Stop => {
+            Request::Measure { .. } | Request::Log { .. } | Request::Stop => {
                 return Err(Error::new(Errno::EINVAL, "internal error: this request has its own handler"));
             }
         };

@@ -13,6 +13,7 @@ mod inventory;
 mod locality;
 mod management_addresses;
 mod management_node;
+mod map_views;
 mod measure;
 mod membership_authority;
 mod metadata_store;
@@ -37,7 +38,7 @@ pub use self::cluster_control::ClusterControl;
 pub use self::management_addresses::ManagementAddresses;
 pub use self::membership_authority::{MembershipAuthority, hex_text};
 pub use self::metadata_store::open_engine;
-pub use self::mount::{MountProcess, UnmountedClient, unreachable_error};
+pub use self::mount::{MountProcess, UnmountedClient, ask_by_cluster_file, unreachable_error};
 pub use self::node::NodeProcess;
 pub use self::offline_check::{check, check_names};
 pub use self::peers::{LocalIdentity, Peers, joining_security};
@@ -47,12 +48,13 @@ use self::commands::CommandCore;
 use self::services::{Services, ServicesPlan};
 use self::stop_reasons::{Stop, StopReasons};
 use crate::cli::{UpArgs, fuse_transport};
-use crate::control::{self, ClusterStatus};
+use crate::control::{self, ClusterStatus, PublicSocket};
 use crate::output::os_error;
 use fuse::{MountOptions, Session};
 use mgmt::{StateDir, StatePaths};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 use types::{Errno, Error, Result};
 
@@ -63,6 +65,7 @@ pub struct Cluster {
     session: Arc<Session>,
     core: BackgroundCore<Services>,
     stops: StopReasons,
+    public: Option<PublicSocket>,
     state: StateDir,
 }
 
@@ -95,7 +98,7 @@ impl Cluster {
             session.clone(),
             stops.sender(),
         ));
-        let cluster = Cluster { control, session, core, stops, state };
+        let mut cluster = Cluster { control, session, core, stops, public: None, state };
         match cluster.announce() {
             Ok(()) => Ok(cluster),
             Err(error) => {
@@ -117,11 +120,12 @@ impl Cluster {
     }
 
     /// Lets commands find this process.
-    fn announce(&self) -> Result<()> {
+    fn announce(&mut self) -> Result<()> {
         let paths = &self.state.paths;
         write_pid_file(paths);
         mgmt::keep_start_reserve(paths);
         control::start(&paths.socket(), self.control.clone())?;
+        self.public = PublicSocket::open(Path::new(&self.control.mount()), self.control.clone());
         let (name, uuid) = (&self.state.superblock.name, &self.state.superblock.uuid);
         let (mount, transport) = (self.control.mount(), self.control.transport());
         tracing::info!(uuid, mount, transport, "cluster {name} is up");
@@ -132,6 +136,7 @@ impl Cluster {
     /// so it lives as long as the process.
     fn end(self, mut stop: Stop) -> Result<()> {
         tracing::info!("stopping: {stop}");
+        drop(self.public);
         let unmounted = match &mut stop {
             Stop::Unmounted(outcome) => std::mem::replace(outcome, Ok(())),
             _ => self.session.unmount(),

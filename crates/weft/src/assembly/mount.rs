@@ -3,16 +3,18 @@
 use super::background_core::{BackgroundCore, ProcessServices};
 use super::locality::is_on_this_host;
 use super::management_addresses::ManagementAddresses;
-use super::mount_control::{MountControl, MountSocket};
+use super::map_views::{self, TargetDetails};
+use super::mount_control::{MountControl, MountSocket, MountedSession};
 use super::peers::{LocalIdentity, Peers, member_security};
 use super::reachability::keep_reporting;
 use super::renewal::{CertificateFile, Renewal};
 use super::stop_reasons::{Stop, StopReasons};
 use super::{panics, prepare_process, require_io_uring};
 use crate::cli::{MountArgs, fuse_transport};
-use crate::control::MountSettings;
+use crate::control::{MountSettings, Request};
 use crate::mount_watch;
 use crate::node_config::ClusterFile;
+use crate::output::os_error;
 use ::node::{CurrentMap, MgmtChannel, unexpected_reply};
 use client::{Client, ClientOptions, SessionFailover};
 use fuse::{MountOptions, Session};
@@ -20,12 +22,13 @@ use identity::Credentials;
 use identity::tls::UnauthenticatedClients;
 use net::{Networks, SameHost};
 use routing::{MetaChannels, OwnRack, StorageChannels, WhenOffline};
-use std::path::PathBuf;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::process::Child;
 use std::sync::Arc;
 use std::time::Duration;
-use types::{ClusterMap, Errno, Error, Export, ExportAccess, MapHandle, Result, SessionId, Squash};
+use types::{ClusterMap, Epoch, Errno, Error, Export, ExportAccess, MapHandle, Result, SessionId, Squash};
 use wire::{MgmtReply, MgmtRequest};
 
 /// Time that ending a session may take beyond the time-out of one request: by then, requests to
@@ -244,7 +247,7 @@ pub struct MountProcess {
     session: Arc<Session>,
     core: BackgroundCore<ClientServices>,
     stops: StopReasons,
-    control: Option<MountSocket>,
+    control: MountSocket,
     /// Ends with this process.
     _watcher: Option<Child>,
 }
@@ -254,7 +257,7 @@ impl MountProcess {
     pub fn start(args: &MountArgs, file: ClusterFile) -> Result<MountProcess> {
         prepare_process()?;
         let stops = StopReasons::listen()?;
-        let how = MountSettings::of(args, &file);
+        let (how, cluster) = (MountSettings::of(args, &file), file.name.clone());
         let plan = MountPlan::new(&how, file)?;
         let own_rack = plan.own_rack.clone();
         let core = BackgroundCore::<ClientServices>::start(plan)?;
@@ -275,8 +278,15 @@ impl MountProcess {
         stops.watch(session.clone())?;
         let services = core.services();
         let place = (services.map.clone(), own_rack);
-        let control =
-            MountControl::new(services.peers.clone(), services.client.clone(), place, how, stops.sender());
+        let mounted = MountedSession {
+            cluster,
+            at: args.mountpoint.clone(),
+            read_only: args.read_only || services.export.access == ExportAccess::Ro,
+            session: session.clone(),
+            started_ns: rt::monotonic_ns(),
+        };
+        let (peers, sessions) = (services.peers.clone(), services.client.clone());
+        let control = MountControl::new(peers, sessions, place, how, mounted, stops.sender());
         let socket = control.open(&args.mountpoint);
         tracing::info!("mounted at {}", args.mountpoint.display());
         Ok(MountProcess { session, core, stops, control: socket, _watcher: watcher })
@@ -322,6 +332,57 @@ impl UnmountedClient {
     pub fn end(self) -> Result<()> {
         self.0.shut_down()
     }
+}
+
+/// Time-out of a request without a mount.
+const REQUEST_TIMEOUT_S: u64 = 15;
+
+/// Sends a request to management as the client of a cluster file, without a mount and without a
+/// session.
+///
+/// # Errors
+/// `EOPNOTSUPP` for a request that only a process of the cluster answers.
+pub fn ask_by_cluster_file(path: &Path, request: Request) -> Result<Value> {
+    let file = ClusterFile::read(path)?;
+    let how = MountSettings {
+        cluster: file.cluster.clone(),
+        file: path.to_path_buf(),
+        networks: file.networks.clone(),
+        rack: file.rack.clone(),
+        timeout_s: REQUEST_TIMEOUT_S,
+        server_cache: true,
+        write_behind: false,
+        shared_memory: false,
+    };
+    let plan = MountPlan::new(&how, file.clone())?;
+    let work = async move {
+        let local_identity = plan.local_identity(plan.file.credentials()?.as_ref())?;
+        let addresses =
+            ManagementAddresses::from_file(plan.path.clone(), &plan.file.cluster, &plan.file.management);
+        let management = Peers::new(local_identity, addresses, plan.timeout)?.management();
+        answer_as_client(&management, request).await
+    };
+    let answer = rt::block_on(work).map_err(|e| os_error("io_uring", &e))?;
+    answer.map_err(|error| unreachable_error(&file, error))
+}
+
+async fn answer_as_client(management: &MgmtChannel, request: Request) -> Result<Value> {
+    let map = async || match management.call(MgmtRequest::WatchMap { after: Epoch(0) }, None).await? {
+        MgmtReply::Map { map } => Ok(map),
+        other => Err(unexpected_reply(&other)),
+    };
+    let targets = |map: &ClusterMap| map_views::targets(map, |_| TargetDetails::default());
+    let value = match request {
+        Request::Manage { request } => serde_json::to_value(management.call(request, None).await?),
+        Request::Targets => serde_json::to_value(targets(&*map().await?)),
+        Request::Df => serde_json::to_value(map_views::disk_free(String::new(), targets(&*map().await?))),
+        Request::Pools => serde_json::to_value(map_views::pools(&*map().await?)),
+        _ => {
+            return Err(Error::new(Errno::EOPNOTSUPP, "this needs a mount, or a node of the cluster")
+                .hint("weft mount CLUSTER_FILE MOUNTPOINT, or run the command on a node with --dir DIR"));
+        }
+    };
+    value.map_err(|e| Error::new(Errno::EPROTO, format!("the answer can't be written as JSON: {e}")))
 }
 
 /// Returns the error of a mount whose cluster is unreachable.

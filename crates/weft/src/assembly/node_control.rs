@@ -2,6 +2,7 @@
 
 use super::commands::CommandCore;
 use super::locality;
+use super::map_views::{self, TargetDetails};
 use super::measure::run_while_connected;
 use super::membership_authority::hex_text;
 use super::node::NodeServices;
@@ -9,8 +10,8 @@ use super::stop_reasons::Stop;
 use crate::api;
 use crate::cli::value_name;
 use crate::control::{
-    CheckParameters, ClusterStatus, Counters, DiskFree, LossParameters, MeasurementRequest, Notice,
-    PoolStatus, Request, Service, TargetStatus,
+    CheckParameters, ClusterStatus, Counters, DiskFree, LossParameters, MeasurementRequest, Notice, Request,
+    Service, TargetStatus,
 };
 use crate::node_config::{NodeConfig, Protection, TargetConfig};
 use crate::output::os_error;
@@ -101,7 +102,7 @@ impl NodeControl {
     /// Returns the state of the node, and of the cluster as the node sees it.
     pub fn status(&self) -> ClusterStatus {
         let df = self.df();
-        let storage_requests = df.targets.iter().map(|t| t.operations).sum();
+        let storage_requests = df.targets.iter().filter_map(|t| t.operations).sum();
         ClusterStatus {
             version: env!("CARGO_PKG_VERSION").into(),
             name: self.superblock.name.clone(),
@@ -126,7 +127,6 @@ impl NodeControl {
     }
 
     fn targets(&self) -> Vec<TargetStatus> {
-        let map = self.map();
         // Read from the file, since targets may have been added after the start.
         let own = NodeConfig::read(&self.dir).map_or(vec![], |config| config.targets);
         let zone = |t: &types::Target| {
@@ -134,52 +134,15 @@ impl NodeControl {
                 |own: &&TargetConfig| t.node == self.config.node && own.path.to_string_lossy() == t.path;
             own.iter().find(here)?.numa
         };
-        let status = |t: &types::Target| TargetStatus {
-            id: t.id,
-            pool: map.pool(t.pool).map(|p| p.name.clone()).unwrap_or_default(),
-            path: match map.node(t.node) {
-                Some(node) => format!("{}:{}", node.name, t.path),
-                None => t.path.clone(),
-            },
+        let details = |t: &types::Target| TargetDetails {
             numa: zone(t),
-            state: t.state,
-            class: t.class,
-            capacity: t.capacity,
-            used: t.capacity.saturating_sub(t.free),
-            free: t.free,
-            operations: self.services.storage.requests(t.id),
+            operations: (t.node == self.config.node).then(|| self.services.storage.requests(t.id)),
         };
-        map.targets.iter().map(status).collect()
-    }
-
-    fn pools(&self) -> Vec<PoolStatus> {
-        let map = self.map();
-        let status = |pool: &types::Pool| {
-            let members = || map.targets.iter().filter(|t| t.pool == pool.id);
-            let (capacity, free) = (members().map(|t| t.capacity).sum(), members().map(|t| t.free).sum());
-            PoolStatus {
-                id: pool.id,
-                name: pool.name.clone(),
-                targets: members().count(),
-                groups: map.groups.iter().filter(|g| g.pool == pool.id).count(),
-                capacity,
-                used: u64::saturating_sub(capacity, free),
-                free,
-                spare: pool.spare,
-            }
-        };
-        map.pools.iter().map(status).collect()
+        map_views::targets(&self.map(), details)
     }
 
     fn df(&self) -> DiskFree {
-        let targets = self.targets();
-        DiskFree {
-            mount: String::new(),
-            capacity: targets.iter().map(|t| t.capacity).sum(),
-            used: targets.iter().map(|t| t.used).sum(),
-            free: targets.iter().map(|t| t.free).sum(),
-            targets,
-        }
+        map_views::disk_free(String::new(), self.targets())
     }
 
     /// Sends a request to management, in this process or on another node.
@@ -249,7 +212,7 @@ impl Service for NodeControl {
         match request {
             Request::Status => to_json(&self.status()),
             Request::Targets => to_json(&self.targets()),
-            Request::Pools => to_json(&self.pools()),
+            Request::Pools => to_json(&map_views::pools(&self.map())),
             Request::Df => to_json(&self.df()),
             Request::Net => to_json(&self.services.peers.infos()),
             Request::Manage { request } => self.manage(request),
@@ -266,7 +229,7 @@ impl Service for NodeControl {
                 Err(Error::new(Errno::EOPNOTSUPP, "a node has no session")
                     .hint("weft session show MOUNTPOINT asks a mount, weft session list shows all"))
             }
-            Request::Measure { .. } | Request::Stop => {
+            Request::Measure { .. } | Request::Log { .. } | Request::Stop => {
                 Err(Error::new(Errno::EINVAL, "internal error: this request has its own handler"))
             }
         }

@@ -1,7 +1,7 @@
 //! `weft client`: the clients of a cluster.
 
 use super::group::parse_seconds;
-use super::{DEFAULT_DIR, QueryArgs};
+use super::{PlaceOption, QueryArgs};
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
@@ -33,9 +33,8 @@ pub struct ClientAddArgs {
     /// Validity of each of its certificates, unless --expires is earlier: for tests of renewals
     #[arg(long, value_name = "TIME", value_parser = parse_seconds, hide = true)]
     pub validity: Option<u64>,
-    /// Directory of the management node
-    #[arg(long, value_name = "DIR", default_value = DEFAULT_DIR)]
-    pub dir: PathBuf,
+    #[command(flatten)]
+    pub dir: PlaceOption,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -1,6 +1,6 @@
 //! Commands for administrators of a cluster of several machines.
 
-use super::{DEFAULT_DIR, QueryArgs, Transport};
+use super::{DirOption, PlaceOption, QueryArgs, Transport, WatchArgs};
 use crate::node_config::{DEFAULT_LISTEN, Protection};
 use clap::{Args, Subcommand, ValueEnum};
 use std::ffi::OsString;
@@ -60,8 +60,8 @@ pub struct InitArgs {
     /// Name of the cluster
     #[arg(long, value_name = "NAME")]
     pub name: String,
-    /// Directory of the node; empty or new
-    #[arg(long, value_name = "DIR", default_value = DEFAULT_DIR)]
+    /// Directory of the node; empty or new [default: WEFT_DIR, or weft-data]
+    #[arg(long, value_name = "DIR", default_value_os_t = crate::discovery::new_directory(), hide_default_value = true)]
     pub dir: PathBuf,
     /// Address to listen on
     #[arg(long, value_name = "ADDR:PORT", default_value = DEFAULT_LISTEN)]
@@ -97,9 +97,8 @@ pub struct TokenArgs {
     /// Action on existing tokens
     #[command(subcommand)]
     pub command: Option<TokenCommand>,
-    /// Directory of the management node
-    #[arg(long, value_name = "DIR", default_value = DEFAULT_DIR)]
-    pub dir: PathBuf,
+    #[command(flatten)]
+    pub dir: PlaceOption,
     /// Print a cluster file that clients share; weft client add creates one for a single client
     #[arg(long, conflicts_with_all = ["uses", "expires"])]
     pub client: bool,
@@ -157,8 +156,8 @@ pub struct JoinArgs {
     /// Roles of the node
     #[arg(long, value_enum, value_delimiter = ',', default_value = "storage")]
     pub roles: Vec<Role>,
-    /// Directory of the node; empty or new
-    #[arg(long, value_name = "DIR", default_value = DEFAULT_DIR)]
+    /// Directory of the node; empty or new [default: WEFT_DIR, or weft-data]
+    #[arg(long, value_name = "DIR", default_value_os_t = crate::discovery::new_directory(), hide_default_value = true)]
     pub dir: PathBuf,
     /// Name of the node [default: this machine's]
     #[arg(long, value_name = "NAME")]
@@ -223,14 +222,13 @@ pub struct NodeChange {
 /// `weft serve`.
 #[derive(Args, Clone, PartialEq, Debug)]
 pub struct ServeArgs {
-    /// Directory of the node
-    #[arg(long, value_name = "DIR", default_value = DEFAULT_DIR)]
-    pub dir: PathBuf,
+    #[command(flatten)]
+    pub dir: DirOption,
     /// NUMA zone for CPUs and memory; targets of other zones are not served [default: numa in
     /// node.toml, or none]
     #[arg(long, value_name = "ZONE")]
     pub numa: Option<u32>,
-    /// Return when it serves, and continue in the background
+    /// Return when it serves, and continue in the background until weft down --dir DIR
     #[arg(long)]
     pub detach: bool,
     /// Background process of --detach
@@ -244,7 +242,7 @@ pub enum TargetCommand {
     /// Make a directory of this node a target
     Add(TargetAddArgs),
     /// Show all targets
-    List(QueryArgs),
+    List(WatchArgs),
     /// Show a target
     Show(TargetArgs),
     /// Change a target
@@ -378,9 +376,8 @@ pub struct BackupArgs {
 pub struct RestoreArgs {
     /// Backup file; the backups that it builds on must be in the same folder
     pub file: PathBuf,
-    /// State directory of the cluster, or an empty one: its other files then come from the backup
-    #[arg(long, value_name = "DIR", default_value = super::DEFAULT_DIR)]
-    pub dir: PathBuf,
+    #[command(flatten)]
+    pub dir: DirOption,
     /// Only read the backup, and report whether it can be restored
     #[arg(long)]
     pub check: bool,
@@ -628,7 +625,10 @@ pub struct MountArgs {
 impl ServeArgs {
     /// Returns the equivalent command line.
     pub fn to_arguments(&self) -> Vec<OsString> {
-        let mut line: Vec<OsString> = vec!["serve".into(), "--dir".into(), self.dir.clone().into()];
+        let mut line: Vec<OsString> = vec!["serve".into()];
+        if let Some(dir) = self.dir.named() {
+            line.extend(["--dir".into(), dir.into()]);
+        }
         if let Some(zone) = self.numa {
             line.extend(["--numa".into(), zone.to_string().into()]);
         }

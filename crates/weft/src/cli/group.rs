@@ -1,6 +1,6 @@
 //! Commands for redundancy groups.
 
-use super::QueryArgs;
+use super::{QueryArgs, WatchArgs};
 use crate::size::parse_size;
 use clap::{Args, Subcommand};
 use types::Scheme;
@@ -61,7 +61,7 @@ pub struct GroupRecoverArgs {
 #[derive(Subcommand, Debug)]
 pub enum ResyncCommand {
     /// Show settings and progress
-    Status(QueryArgs),
+    Status(WatchArgs),
     /// Pause all resyncs, also running ones
     Pause(QueryArgs),
     /// Resume resyncs

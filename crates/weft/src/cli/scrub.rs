@@ -1,6 +1,6 @@
 //! Commands for scrubbing.
 
-use super::QueryArgs;
+use super::{QueryArgs, WatchArgs};
 use crate::size::parse_size;
 use clap::{Args, Subcommand};
 
@@ -10,7 +10,7 @@ pub enum ScrubCommand {
     /// Scrub all targets now, from their beginning
     Start(ScrubStartArgs),
     /// Show the progress of each target, and the damage found
-    Status(QueryArgs),
+    Status(WatchArgs),
     /// Pause running scrubs, and start no new ones
     Stop(QueryArgs),
     /// Resume scrubbing after a stop

@@ -2,6 +2,7 @@
 
 use super::manage::{ask, unexpected_reply};
 use crate::cli::{ClientAddArgs, ClientCommand, ClientRevokeArgs};
+use crate::exit::{ArgumentCheck, Failure};
 use crate::output::{Align, os_error, print, print_json, print_to_stderr, show, table};
 use serde::Serialize;
 use std::fs;
@@ -13,17 +14,24 @@ use wire::mgmt::{ClientInfo, ClientState, NewClient, RevocationInfo};
 use wire::{MgmtReply, MgmtRequest};
 
 /// `weft client`.
-pub fn run(command: ClientCommand) -> Result<()> {
+pub fn run(command: ClientCommand) -> Result<(), Failure> {
     match command {
-        ClientCommand::Add(args) => add(&args),
+        ClientCommand::Add(args) => {
+            // Before a file of that name is created, and before management records anything.
+            check_client_name(&args.name).or_usage()?;
+            Ok(add(&args)?)
+        }
         ClientCommand::List(query) => {
             let clients = match ask(&query.dir, MgmtRequest::ListClients)? {
                 MgmtReply::Clients { clients } => clients,
-                other => return Err(unexpected_reply(&other)),
+                other => return Err(unexpected_reply(&other).into()),
             };
-            show(query.json, &clients, || clients_table(&clients))
+            Ok(show(query.json, &clients, || clients_table(&clients))?)
         }
-        ClientCommand::Revoke(args) => revoke(&args),
+        ClientCommand::Revoke(args) => {
+            check_client_name(&args.name).or_usage()?;
+            Ok(revoke(&args)?)
+        }
     }
 }
 
@@ -36,12 +44,15 @@ struct ClientAddOutput {
     content: Option<String>,
 }
 
-fn add(args: &ClientAddArgs) -> Result<()> {
-    // Before a file of that name is created, and before management records anything.
-    if !is_client_name(&args.name) {
-        return Err(Error::new(Errno::EINVAL, format!("{:?} can't be a client's name", args.name))
-            .hint(format!("use 1 to {MAX_CLIENT_NAME} letters, digits, '.', '_' and '-'")));
+fn check_client_name(name: &str) -> Result<()> {
+    match is_client_name(name) {
+        true => Ok(()),
+        false => Err(Error::new(Errno::EINVAL, format!("{name:?} can't be a client's name"))
+            .hint(format!("use 1 to {MAX_CLIENT_NAME} letters, digits, '.', '_' and '-'"))),
     }
+}
+
+fn add(args: &ClientAddArgs) -> Result<()> {
     let to_output = args.out.as_deref() == Some(Path::new("-"));
     let out = args.out.clone().unwrap_or_else(|| format!("{}.toml", args.name).into());
     let draft = if to_output { None } else { Some(create(&out)?) };

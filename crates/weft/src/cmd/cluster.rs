@@ -1,12 +1,13 @@
 //! `weft cluster init`, `weft cluster token`, `weft node join`: how machines become members.
 
-use super::manage::{ask, change};
+use super::manage::{ask, change, print_reply};
 use crate::assembly::{
     LocalIdentity, ManagementAddresses, MembershipAuthority, Peers, hex_text, joining_security,
 };
 use crate::cli::{
     ClusterCommand, ClusterSetArgs, InitArgs, JoinArgs, Switch, TokenArgs, TokenCommand, TokenRevokeArgs,
 };
+use crate::exit::{ArgumentCheck, Failure};
 use crate::node_config::{NodeConfig, Protection, announced_addresses, resolve};
 use crate::output::{Align, os_error, print, print_json, show, table};
 use identity::{Authority, JoinToken, PendingKey};
@@ -31,12 +32,12 @@ const ROUTE_PROBE_ADDRESS: SocketAddr =
 const JOIN_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Runs the command.
-pub fn run(command: ClusterCommand) -> Result<()> {
+pub fn run(command: ClusterCommand) -> Result<(), Failure> {
     match command {
         ClusterCommand::Init(args) => init(&args),
-        ClusterCommand::Token(args) => token(&args),
+        ClusterCommand::Token(args) => Ok(token(&args)?),
         ClusterCommand::Set(ClusterSetArgs { checksums, query }) => {
-            change(&query, MgmtRequest::SetChecksums { on: checksums == Switch::On })
+            Ok(change(&query, MgmtRequest::SetChecksums { on: checksums == Switch::On })?)
         }
     }
 }
@@ -52,17 +53,13 @@ struct InitOutput {
     cluster_file: PathBuf,
 }
 
-fn init(args: &InitArgs) -> Result<()> {
-    check_name("cluster", &args.name)?;
-    let rack = parse_rack(args.rack.as_deref())?;
+fn init(args: &InitArgs) -> Result<(), Failure> {
+    check_name("cluster", &args.name).or_usage()?;
+    let rack = parse_rack(args.rack.as_deref()).or_usage()?;
     let dir = absolute(&args.dir)?;
     let roles = roles(&args.roles);
-    if !roles.contains(&Role::Mgmt) || !roles.contains(&Role::Meta) {
-        let message = "the first node of a cluster must have the roles mgmt and meta";
-        return Err(
-            Error::new(Errno::EOPNOTSUPP, message).hint("--roles mgmt,meta or --roles mgmt,meta,storage")
-        );
-    }
+    require_first_roles(&roles).or_usage()?;
+    check_addresses(&args.address, &args.network).or_usage()?;
     let addresses = addresses(&args.address, &args.listen, ROUTE_PROBE_ADDRESS, &args.network)?;
     let superblock = Superblock::random(&args.name);
     let config = NodeConfig {
@@ -98,7 +95,17 @@ fn init(args: &InitArgs) -> Result<()> {
         addresses: config.addresses,
         token,
     };
-    show(args.json, &made, || next_steps(&made, args.protection))
+    Ok(show(args.json, &made, || next_steps(&made, args.protection))?)
+}
+
+fn require_first_roles(roles: &[Role]) -> Result<()> {
+    match roles.contains(&Role::Mgmt) && roles.contains(&Role::Meta) {
+        true => Ok(()),
+        false => {
+            let message = "the first node of a cluster must have the roles mgmt and meta";
+            Err(Error::new(Errno::EOPNOTSUPP, message).hint("--roles mgmt,meta or --roles mgmt,meta,storage"))
+        }
+    }
 }
 
 /// Fills the directory of the first node. Returns the first token.
@@ -159,11 +166,10 @@ fn tokens_table(tokens: &[TokenInfo]) -> String {
 }
 
 fn new_token(args: &TokenArgs) -> Result<()> {
-    let dir = absolute(&args.dir)?;
     let wanted = NewToken { client: args.client, uses: args.uses, expires_s: args.expires };
-    let reply = ask(&dir, MgmtRequest::NewToken(wanted))?;
+    let reply = ask(&args.dir, MgmtRequest::NewToken(wanted))?;
     match (args.json, reply) {
-        (true, reply) => print_json(&reply),
+        (true, reply) => print_reply(&reply),
         (false, MgmtReply::Token { token }) => {
             print(&format!("{}\n", token.trim_end()));
             Ok(())
@@ -182,12 +188,14 @@ struct Member {
 }
 
 /// `weft node join`.
-pub fn join(args: &JoinArgs) -> Result<()> {
+pub fn join(args: &JoinArgs) -> Result<(), Failure> {
     let dir = absolute(&args.dir)?;
-    let rack = parse_rack(args.rack.as_deref())?;
+    let rack = parse_rack(args.rack.as_deref()).or_usage()?;
+    args.name.as_deref().map_or(Ok(()), |name| check_name("node", name)).or_usage()?;
+    check_addresses(&args.address, &args.network).or_usage()?;
     // Before the token is used up.
     require_vacant(&dir)?;
-    let token: JoinToken = token_text(&args.token)?.parse().map_err(Error::from)?;
+    let token: JoinToken = token_text(&args.token)?.parse().map_err(Error::from).or_usage()?;
     let management = resolve(&token.addresses)?;
     let addresses = addresses(&args.address, &args.listen, management[0], &args.network)?;
     let key = PendingKey::generate()?;
@@ -204,7 +212,8 @@ pub fn join(args: &JoinArgs) -> Result<()> {
     let joined = request_join(&token, args, request)?;
     if joined.facts.uuid != token.cluster {
         return Err(Error::new(Errno::EPROTO, "the cluster that answered is not that of the token")
-            .hint("use a token of the cluster at that address"));
+            .hint("use a token of the cluster at that address")
+            .into());
     }
     let superblock = Superblock::from_constants(&joined.facts)
         .ok_or_else(|| Error::new(Errno::EPROTO, "the cluster's answer is invalid"))?;
@@ -235,7 +244,7 @@ pub fn join(args: &JoinArgs) -> Result<()> {
     })?;
     let member = Member { cluster: superblock.name, name: joined.name, node: joined.node, dir, addresses };
     if args.json {
-        return print_json(&member);
+        return Ok(print_json(&member)?);
     }
     let dir = member.dir.display();
     print(&format!(
@@ -305,11 +314,15 @@ fn addresses(
     towards: SocketAddr,
     networks: &[String],
 ) -> Result<Vec<String>> {
-    let networks = Networks::parse(networks)?;
-    let addresses =
-        if given.is_empty() { announced_addresses(listen, towards, &networks)? } else { given.to_vec() };
-    addresses.iter().try_for_each(|address| check_address(address))?;
-    Ok(addresses)
+    match given.is_empty() {
+        true => announced_addresses(listen, towards, &Networks::parse(networks)?),
+        false => Ok(given.to_vec()),
+    }
+}
+
+fn check_addresses(given: &[String], networks: &[String]) -> Result<()> {
+    Networks::parse(networks)?;
+    given.iter().try_for_each(|address| check_address(address))
 }
 
 /// Returns the machine's name, or an empty one if it isn't a valid node name.

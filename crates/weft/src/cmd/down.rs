@@ -9,9 +9,10 @@ use types::Result;
 
 /// Stops the cluster, and waits until it has ended.
 pub fn run(args: &DownArgs) -> Result<()> {
-    let Some(control) = Control::connect(&args.dir)? else { return Err(not_running(&args.dir)) };
+    let dir = args.dir.find()?;
+    let Some(control) = Control::connect(&dir)? else { return Err(not_running(&dir)) };
     let stopped = control.stop(Duration::from_secs(args.timeout))?;
-    let what = if node_config::is_node(&args.dir) { "node" } else { "cluster" };
-    print(&format!("stopped the {what} in {} (process {})\n", args.dir.display(), stopped.pid));
+    let what = if node_config::is_node(&dir) { "node" } else { "cluster" };
+    print(&format!("stopped the {what} in {} (process {})\n", dir.display(), stopped.pid));
     Ok(())
 }

@@ -2,6 +2,8 @@
 
 use super::entry_info::{read_entry_info, xattr_error};
 use crate::cli::{PatternArgs, SetPatternArgs, value_name};
+use crate::control::{PoolStatus, Request};
+use crate::discovery::Place;
 use crate::output::{print, print_json};
 use rustix::fs::XattrFlags;
 use serde_json::{Map, Value, json};
@@ -49,8 +51,11 @@ fn change_of(args: &PatternArgs) -> Value {
 fn refused(args: &SetPatternArgs, cause: rustix::io::Errno) -> Error {
     let dir = args.dir.display();
     match Errno::Number(cause.raw_os_error()) {
-        Errno::EINVAL => Error::new(Errno::EINVAL, format!("the pattern for {dir} is not valid"))
-            .hint("chunk size: a power of two from 64K to 64M; inline limit: at most 64K; weft pool list shows pools"),
+        Errno::EINVAL => unknown_pool(args).unwrap_or_else(|| {
+            Error::new(Errno::EINVAL, format!("the pattern for {dir} is not valid")).hint(
+                "chunk size: a power of two from 64K to 64M; inline limit: at most 64K; weft pool list shows pools",
+            )
+        }),
         Errno::ENODEV => {
             let scheme = args.change.scheme.map_or_else(|| "that scheme".into(), |scheme| scheme.to_string());
             Error::new(Errno::ENODEV, format!("the pool of {dir} has no groups of {scheme}, and they can't be created"))
@@ -66,10 +71,29 @@ fn refused(args: &SetPatternArgs, cause: rustix::io::Errno) -> Error {
     }
 }
 
+/// Returns the error for a pool that doesn't exist, if that is the cause and the mount can tell.
+fn unknown_pool(args: &SetPatternArgs) -> Option<Error> {
+    let wanted = args.change.pool.as_deref()?;
+    let pools: Vec<PoolStatus> = Place::find(Some(&args.dir)).ok()?.ask(Request::Pools).ok()?;
+    let names: Vec<&str> = pools.iter().map(|pool| pool.name.as_str()).collect();
+    (!names.contains(&wanted)).then(|| no_pool(wanted, &names))
+}
+
+fn no_pool(wanted: &str, names: &[&str]) -> Error {
+    Error::new(Errno::ENOENT, format!("there is no pool {wanted}; the pools are {}", names.join(", ")))
+        .hint(format!("weft target add PATH --pool {wanted}, on a node, makes a target of such a pool"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::cli::Chooser;
+
+    #[test]
+    fn a_pool_that_does_not_exist_is_named_with_those_that_do() {
+        let error = no_pool("nopool", &["default", "nvme"]);
+        assert_eq!(error.message, "there is no pool nopool; the pools are default, nvme");
+    }
 
     #[test]
     fn only_what_is_given_is_changed() {

@@ -2,23 +2,28 @@
 
 use super::manage::{ask, change, unexpected_reply};
 use crate::cli::{Access, ExportArgs, ExportCommand, ExportSetArgs, Squash};
+use crate::exit::{ArgumentCheck, Failure};
 use crate::output::{Align, show, table};
 use types::{Export, ExportAccess, ExportRule, Result};
 use wire::{MgmtReply, MgmtRequest};
 
 /// `weft export`.
-pub fn run(command: ExportCommand) -> Result<()> {
+pub fn run(command: ExportCommand) -> Result<(), Failure> {
     match command {
         ExportCommand::List(query) => {
             let exports = match ask(&query.dir, MgmtRequest::ListExports)? {
                 MgmtReply::Exports { exports } => exports,
-                other => return Err(unexpected_reply(&other)),
+                other => return Err(unexpected_reply(&other).into()),
             };
-            show(query.json, &exports, || rules_table(&exports))
+            Ok(show(query.json, &exports, || rules_table(&exports))?)
         }
-        ExportCommand::Set(args) => change(&args.query, MgmtRequest::SetExport { rule: rule_of(&args)? }),
+        ExportCommand::Set(args) => {
+            let rule = rule_of(&args).or_usage()?;
+            Ok(change(&args.query, MgmtRequest::SetExport { rule })?)
+        }
         ExportCommand::Remove(ExportArgs { clients, query }) => {
-            change(&query, MgmtRequest::RemoveExport { clients: clients.parse()? })
+            let clients = clients.parse().or_usage()?;
+            Ok(change(&query, MgmtRequest::RemoveExport { clients })?)
         }
     }
 }

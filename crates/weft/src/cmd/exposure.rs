@@ -1,7 +1,7 @@
 //! `weft health --exposure`: what would be lost if a target, a node or a rack failed now.
 
 use crate::cli::HealthArgs;
-use crate::control::{Control, Request, not_running};
+use crate::control::Request;
 use crate::output::{print, print_json};
 use crate::size::format_size;
 use ::fsck::{Amount, Domain, DomainExposure, Exposure};
@@ -29,8 +29,7 @@ pub fn parse_domain(text: &str) -> std::result::Result<Domain, String> {
 
 /// Shows the exposure map.
 pub fn run(args: &HealthArgs) -> Result<()> {
-    let mut control = Control::connect(&args.dir)?.ok_or_else(|| not_running(&args.dir))?;
-    let mut exposure: Exposure = control.exchange_with_timeout(Request::Exposure, ANSWER_TIMEOUT)?;
+    let mut exposure: Exposure = args.dir.find()?.ask_with_timeout(Request::Exposure, ANSWER_TIMEOUT)?;
     if let Some(of) = &args.of {
         exposure.exposed.retain(|exposed| exposed.domain == *of);
         if exposure.exposed.is_empty() {

@@ -4,16 +4,16 @@ use super::orphans;
 use crate::assembly::{check, check_names, prepare_process};
 use crate::cli::FsckArgs;
 use crate::control::{CheckParameters, CheckProgress, Control, Request};
+use crate::exit::{ArgumentCheck, Exit, Failure, Outcome};
 use crate::node_config::{self, NodeConfig};
-use crate::output::{os_error, print, print_error, print_json};
+use crate::output::{os_error, show};
 use crate::size::format_size;
 use ::fsck::{CheckOutcome, CheckReport, Finding, Kind};
-use mgmt::{StateDir, StatePaths, Superblock};
+use mgmt::StateDir;
 use serde::Serialize;
 use std::fs::File;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
-use std::process::exit;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 use types::{Errno, Error, Result, Role};
@@ -24,13 +24,6 @@ const TIMEOUT: Duration = Duration::from_secs(14 * 24 * 3600);
 /// Interval of progress updates.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Exit status if damage was found and all of it repaired, as in fsck(8).
-const EXIT_REPAIRED: i32 = 1;
-/// Exit status if damage is left.
-const EXIT_DAMAGED: i32 = 4;
-/// Exit status if the check failed.
-const EXIT_FAILED: i32 = 8;
-
 #[derive(Serialize)]
 struct Answer<'a> {
     verdict: CheckOutcome,
@@ -38,42 +31,42 @@ struct Answer<'a> {
     report: &'a CheckReport,
 }
 
-/// Runs the check, and reports the result in the exit status: this returns only if no damage was
-/// found.
-pub fn run(args: &FsckArgs) -> Result<()> {
+/// Runs the check, or handles what a repair has moved aside. The exit status shows the result.
+pub fn run(args: &FsckArgs) -> Outcome {
     if let Some(what) = args.orphans {
-        require_cluster(&args.dir)?;
-        return orphans::run(&args.dir, what, args.json);
+        orphans::run(&args.dir.find()?, what, args.json)?;
+        return Ok(Exit::Success);
     }
-    let report = match open_and_check(args) {
-        Ok(report) => report,
-        Err(error) => {
-            print_error(&error);
-            exit(EXIT_FAILED)
-        }
-    };
+    require_absolute(args.path.as_deref()).or_usage()?;
+    let failed = |error| Failure { exit: Exit::FsckFailed, error };
+    let report = open_and_check(args).map_err(failed)?;
     let verdict = report.outcome();
-    match args.json {
-        true => print_json(&Answer { verdict, report: &report })?,
-        false => print(&screen(&report)),
-    }
+    let answer = Answer { verdict, report: &report };
+    show(args.json, &answer, || screen(&report)).map_err(failed)?;
+    Ok(exit_of(verdict))
+}
+
+fn exit_of(verdict: CheckOutcome) -> Exit {
     match verdict {
-        CheckOutcome::Clean => Ok(()),
-        CheckOutcome::Repaired => exit(EXIT_REPAIRED),
-        CheckOutcome::Damaged => exit(EXIT_DAMAGED),
+        CheckOutcome::Clean => Exit::Success,
+        CheckOutcome::Repaired => Exit::FsckRepaired,
+        CheckOutcome::Damaged => Exit::FsckDamaged,
+    }
+}
+
+fn require_absolute(path: Option<&str>) -> Result<()> {
+    match path.is_none_or(|path| path.starts_with('/')) {
+        true => Ok(()),
+        false => {
+            Err(Error::new(Errno::EINVAL, "a path to check must begin with /, the root of the file system")
+                .hint("leave out the mount point"))
+        }
     }
 }
 
 fn open_and_check(args: &FsckArgs) -> Result<CheckReport> {
-    let dir = std::path::absolute(&args.dir).map_err(|e| os_error(args.dir.display(), &e))?;
-    require_cluster(&dir)?;
-    if args.path.as_ref().is_some_and(|path| !path.starts_with('/')) {
-        return Err(Error::new(
-            Errno::EINVAL,
-            "a path to check must begin with /, the root of the file system",
-        )
-        .hint("leave out the mount point"));
-    }
+    // Unlike a start, a check creates nothing: this refuses a directory without a cluster.
+    let dir = args.dir.find()?;
     let forget = args.forget.as_ref().map(|file| create_loss_list(file)).transpose()?;
     let orders = CheckParameters {
         repair: args.repair,
@@ -167,15 +160,6 @@ fn require_names(dir: &Path, orders: &CheckParameters) -> Result<()> {
     Ok(())
 }
 
-/// Unlike a start, a check creates nothing.
-fn require_cluster(dir: &Path) -> Result<()> {
-    if Superblock::read(&StatePaths::new(dir).superblock())?.is_some() {
-        return Ok(());
-    }
-    let error = Error::new(Errno::ENOENT, format!("{} holds no cluster", dir.display()));
-    Err(error.hint("name the state directory of a cluster with --dir"))
-}
-
 fn screen(report: &CheckReport) -> String {
     let findings: String = report.findings.iter().map(line).collect();
     let unjudged: String = report.unjudged.iter().map(|copy| format!("not checked: {copy}\n")).collect();
@@ -237,6 +221,14 @@ mod tests {
     }
 
     #[test]
+    fn the_exit_status_shows_the_result() {
+        let outcomes = [CheckOutcome::Clean, CheckOutcome::Repaired, CheckOutcome::Damaged];
+        assert_eq!(outcomes.map(|outcome| exit_of(outcome).code()), [0, 1, 4]);
+        assert_eq!(require_absolute(Some("a")).unwrap_err().errno, Errno::EINVAL);
+        assert!(require_absolute(Some("/a")).is_ok() && require_absolute(None).is_ok());
+    }
+
+    #[test]
     fn lost_content_is_labelled() {
         let mut lost = finding(false);
         lost.lost = true;
@@ -253,15 +245,5 @@ mod tests {
         create_loss_list(&file).unwrap();
         assert_eq!(create_loss_list(&file).unwrap_err().errno, Errno::EEXIST);
         assert_eq!(create_loss_list(&dir.path().join("absent/lost")).unwrap_err().errno, Errno::ENOENT);
-    }
-
-    #[test]
-    fn a_check_creates_nothing_without_a_cluster() {
-        let dir = tempfile::tempdir().unwrap();
-        let absent = dir.path().join("absent");
-        for dir in [dir.path(), &absent] {
-            assert_eq!(require_cluster(dir).unwrap_err().errno, Errno::ENOENT);
-        }
-        assert!(!absent.exists() && dir.path().read_dir().unwrap().next().is_none());
     }
 }

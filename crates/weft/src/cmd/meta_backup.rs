@@ -24,7 +24,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 /// Makes a backup.
 pub fn run(args: &BackupArgs) -> Result<()> {
     let absolute = |path: &PathBuf| std::path::absolute(path).map_err(|e| os_error(path.display(), &e));
-    let dir = absolute(&args.query.dir)?;
+    let dir = args.query.dir.directory()?;
     let place = args.place.as_ref().map(absolute).transpose()?;
     let made = match Control::connect(&dir)? {
         Some(control) => ask(control, &dir, place, args.incremental)?,

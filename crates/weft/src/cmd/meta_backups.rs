@@ -29,7 +29,7 @@ struct BackupOutput {
 pub fn run(args: &BackupsListArgs) -> Result<()> {
     let folder: PathBuf = match &args.folder {
         Some(folder) => folder.clone(),
-        None => StatePaths::new(&args.query.dir).backups(),
+        None => StatePaths::new(&args.query.dir.directory()?).backups(),
     };
     if args.folder.is_some() && !folder.is_dir() {
         return Err(Error::new(Errno::ENOENT, format!("{} is not a folder", folder.display())));

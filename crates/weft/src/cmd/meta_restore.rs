@@ -39,7 +39,11 @@ struct RestoreResult {
 
 /// Restores a backup, or only reads it with `--check`.
 pub fn run(args: &RestoreArgs) -> Result<()> {
-    let dir = std::path::absolute(&args.dir).map_err(|e| os_error(args.dir.display(), &e))?;
+    let dir = match args.dir.named() {
+        // It may be empty.
+        Some(dir) => std::path::absolute(dir).map_err(|e| os_error(dir.display(), &e))?,
+        None => args.dir.find()?,
+    };
     let chain = Chain::find(&args.file)?;
     warn_if_readable_by_others(&args.file);
     let now_s = rt::now().secs;

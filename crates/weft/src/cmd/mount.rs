@@ -6,6 +6,7 @@ use crate::node_config::ClusterFile;
 use crate::output::{os_error, print_to_stderr};
 use crate::{detach, logging, mountpoint, systemd};
 use identity::Credentials;
+use std::cell::Cell;
 use std::path::Path;
 use types::{Result, Timestamp};
 
@@ -57,17 +58,17 @@ fn expiry_warning(credentials: &Credentials, path: &Path, now_s: i64) -> Option<
 
 fn in_background(args: &MountArgs, log: &Path) -> Result<()> {
     let starter = detach::leave_terminal()?;
-    match start(args, || logging::redirect(log)) {
+    let has_log = Cell::new(false);
+    let ready = || {
+        logging::redirect(log);
+        has_log.set(true);
+    };
+    match start(args, ready) {
         Ok(mount) => {
             starter.report_done()?;
             mount.serve()
         }
-        Err(error) => {
-            tracing::error!(hint = &*error.hint, "not mounted: {error}");
-            // The parent process prints it.
-            starter.report(Err(error))?;
-            std::process::exit(1)
-        }
+        Err(error) => starter.fail("not mounted", error, has_log.get()),
     }
 }
 

@@ -15,7 +15,7 @@ use types::{Errno, Error, Result};
 pub fn run(command: NetCommand) -> Result<()> {
     let NetCommand::Show(args) = command;
     let Some(mountpoint) = &args.mountpoint else {
-        let peers: Vec<PeerInfo> = Control::ask(&args.query.dir, Request::Net)?;
+        let peers: Vec<PeerInfo> = args.query.dir.find()?.ask(Request::Net)?;
         return show(args.query.json, &peers, || screen(&peers));
     };
     let peers: Vec<PeerInfo> = of_mount(mountpoint, Request::Net)?;

@@ -1,14 +1,14 @@
 //! `weft pool list`.
 
 use crate::cli::QueryArgs;
-use crate::control::{Control, PoolStatus, Request};
+use crate::control::{PoolStatus, Request};
 use crate::output::{Align, print, print_json, table};
 use crate::size::format_size;
 use types::Result;
 
 /// Shows all pools.
 pub fn run(args: &QueryArgs) -> Result<()> {
-    let pools: Vec<PoolStatus> = Control::ask(&args.dir, Request::Pools)?;
+    let pools: Vec<PoolStatus> = args.dir.find()?.ask(Request::Pools)?;
     if args.json {
         return print_json(&pools);
     }

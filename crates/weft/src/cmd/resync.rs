@@ -1,8 +1,9 @@
 //! `weft group resync`: settings and progress of the resync of group members.
 
-use super::manage::{ask, unexpected_reply};
+use super::manage::{ask, print_reply, unexpected_reply};
+use super::watch::{self, View};
 use crate::cli::{NewSetting, QueryArgs, ResyncCommand, ResyncSetArgs};
-use crate::output::{Align, print_json, show, table};
+use crate::output::{Align, table};
 use crate::size::format_size;
 use serde::Serialize;
 use types::{Result, ResyncSettings};
@@ -19,9 +20,12 @@ struct Status {
 /// Runs the command.
 pub fn run(command: ResyncCommand) -> Result<()> {
     match command {
-        ResyncCommand::Status(query) => {
-            let status = status(&query)?;
-            show(query.json, &status, || screen(&status))
+        ResyncCommand::Status(args) => {
+            let view = || {
+                let status = status(&args.query)?;
+                View::new(&status, screen(&status))
+            };
+            watch::show(args.query.json, args.watch, view).map(drop)
         }
         ResyncCommand::Pause(query) => change(&query, |settings| settings.paused = true),
         ResyncCommand::Resume(query) => change(&query, |settings| settings.paused = false),
@@ -40,7 +44,7 @@ fn change(query: &QueryArgs, edit: impl FnOnce(&mut ResyncSettings)) -> Result<(
     let mut settings = status(query)?.settings;
     edit(&mut settings);
     let reply = ask(&query.dir, MgmtRequest::SetResync { settings })?;
-    if query.json { print_json(&reply) } else { Ok(()) }
+    if query.json { print_reply(&reply) } else { Ok(()) }
 }
 
 fn apply(settings: &mut ResyncSettings, args: &ResyncSetArgs) {

@@ -1,8 +1,9 @@
 //! `weft scrub`: background scrubbing.
 
 use super::manage::{ask, change, unexpected_reply};
+use super::watch::{self, View};
 use crate::cli::{QueryArgs, ScrubCommand};
-use crate::output::{Align, format_age, show, table};
+use crate::output::{Align, format_age, table};
 use crate::size::format_size;
 use serde::Serialize;
 use types::{Result, ScrubSettings};
@@ -24,9 +25,12 @@ pub fn run(command: ScrubCommand) -> Result<()> {
             settings.stopped = false;
             settings.rate = args.rate.or(settings.rate);
         }),
-        ScrubCommand::Status(query) => {
-            let status = status(&query)?;
-            show(query.json, &status, || screen(&status, rt::now().secs))
+        ScrubCommand::Status(args) => {
+            let view = || {
+                let status = status(&args.query)?;
+                View::new(&status, screen(&status, rt::now().secs))
+            };
+            watch::show(args.query.json, args.watch, view).map(drop)
         }
         ScrubCommand::Stop(query) => set(&query, |settings| settings.stopped = true),
         ScrubCommand::Resume(query) => set(&query, |settings| settings.stopped = false),

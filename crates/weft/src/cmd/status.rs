@@ -1,20 +1,20 @@
 //! `weft status`: a running cluster on one screen.
 
 use super::target_list::targets_table;
-use crate::cli::QueryArgs;
-use crate::control::{ClusterStatus, Control, Notice, Request, UnservedTarget};
-use crate::output::{list, print, print_json};
+use super::watch::{self, View};
+use crate::cli::WatchArgs;
+use crate::control::{ClusterStatus, Notice, Request, UnservedTarget};
+use crate::exit::Exit;
+use crate::output::list;
 use crate::size::format_size;
 use types::Result;
 
 /// Shows the status.
-pub fn run(args: &QueryArgs) -> Result<()> {
-    let status: ClusterStatus = Control::ask(&args.dir, Request::Status)?;
-    if args.json {
-        return print_json(&status);
-    }
-    print(&screen(&status));
-    Ok(())
+pub fn run(args: &WatchArgs) -> Result<Exit> {
+    watch::show(args.query.json, args.watch, || {
+        let status: ClusterStatus = args.query.dir.find()?.ask(Request::Status)?;
+        View::new(&status, screen(&status))
+    })
 }
 
 /// Formats the status screen.

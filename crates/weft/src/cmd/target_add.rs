@@ -2,6 +2,7 @@
 
 use crate::cli::TargetAddArgs;
 use crate::control::{Control, Request};
+use crate::exit::{ArgumentCheck, Failure};
 use crate::node_config::{NodeConfig, TargetConfig};
 use crate::numa;
 use crate::output::{os_error, print, print_json};
@@ -19,18 +20,19 @@ struct TargetAddOutput {
 }
 
 /// Adds the target.
-pub fn run(args: &TargetAddArgs) -> Result<()> {
-    let dir = std::path::absolute(&args.query.dir).map_err(|e| os_error(args.query.dir.display(), &e))?;
+pub fn run(args: &TargetAddArgs) -> Result<(), Failure> {
+    check_name("pool", &args.pool).or_usage()?;
+    let dir = args.query.dir.directory()?;
     let config = NodeConfig::read(&dir)?;
     if !config.roles.contains(&Role::Storage) {
         return Err(Error::new(Errno::EINVAL, format!("node {} doesn't have the role storage", config.node))
-            .hint("weft node set NODE --roles on the management node, then the same roles in node.toml; or add the target on another node"));
+            .hint("weft node set NODE --roles on the management node, then the same roles in node.toml; or add the target on another node")
+            .into());
     }
     let path = match args.path.canonicalize() {
         Ok(path) => path,
         Err(_) => std::path::absolute(&args.path).map_err(|e| os_error(args.path.display(), &e))?,
     };
-    check_name("pool", &args.pool)?;
     require_target_or_vacant(&path)?;
     let target = TargetConfig { path: path.clone(), pool: args.pool.clone(), numa: args.numa, new: true };
     args.numa.map_or(Ok(()), |zone| numa::find(zone).map(drop))?;
@@ -51,12 +53,12 @@ pub fn run(args: &TargetAddArgs) -> Result<()> {
         None => format!("{shown} becomes a target of pool {pool} when the node is started\n"),
     };
     if args.query.json {
-        return print_json(&TargetAddOutput {
+        return Ok(print_json(&TargetAddOutput {
             target: added,
             path: path.clone(),
             pool: args.pool.clone(),
             numa: args.numa,
-        });
+        })?);
     }
     print(&text);
     Ok(())

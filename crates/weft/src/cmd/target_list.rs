@@ -1,8 +1,10 @@
 //! `weft target list`.
 
-use crate::cli::QueryArgs;
-use crate::control::{Control, Request, TargetStatus};
-use crate::output::{Align, print, print_json, table};
+use super::watch::{self, View};
+use crate::cli::{QueryArgs, WatchArgs};
+use crate::control::{Request, TargetStatus};
+use crate::exit::Exit;
+use crate::output::{Align, table};
 use crate::size::format_size;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -10,18 +12,19 @@ use types::{CapacityClass, Result, TargetId, TargetState};
 use wire::mgmt::DrainProgress;
 
 /// Shows all targets.
-pub fn run(args: &QueryArgs) -> Result<()> {
-    let targets: Vec<TargetStatus> = Control::ask(&args.dir, Request::Targets)?;
-    let drains = drains(args);
-    if args.json {
-        let to_output = |target| TargetOutput { target, drain: drains.get(&target.id) };
-        return print_json(&targets.iter().map(to_output).collect::<Vec<_>>());
-    }
+pub fn run(args: &WatchArgs) -> Result<Exit> {
+    watch::show(args.query.json, args.watch, || view(&args.query))
+}
+
+fn view(query: &QueryArgs) -> Result<View> {
+    let targets: Vec<TargetStatus> = query.dir.find()?.ask(Request::Targets)?;
+    let drains = drains(query);
+    let to_output = |target| TargetOutput { target, drain: drains.get(&target.id) };
     let line = |(target, progress)| {
         format!("target {target} is being drained: {}\n", super::target_drain::progress_text(progress))
     };
-    print(&format!("{}{}", targets_table(&targets), drains.iter().map(line).collect::<String>()));
-    Ok(())
+    let text = format!("{}{}", targets_table(&targets), drains.iter().map(line).collect::<String>());
+    View::new(&targets.iter().map(to_output).collect::<Vec<_>>(), text)
 }
 
 /// A target in the JSON output.
@@ -51,7 +54,7 @@ pub fn targets_table(targets: &[TargetStatus]) -> String {
             class_name(t.class).into(),
             format_size(t.used),
             format_size(t.free),
-            t.operations.to_string(),
+            t.operations.map_or_else(|| "-".into(), |count| count.to_string()),
             t.numa.map_or_else(|| "-".into(), |zone| zone.to_string()),
             t.path.clone(),
         ]

@@ -1,9 +1,9 @@
 //! `weft target remove`.
 
 use super::fsck::create_loss_list;
-use super::manage::find_target;
+use super::manage::{find_target, print_reply};
 use crate::cli::TargetRemoveArgs;
-use crate::control::{Control, LossParameters, Request, not_running};
+use crate::control::{LossParameters, Request};
 use crate::output::{print, print_json};
 use crate::size::format_size;
 use ::fsck::{Losses, LostFile, LostGroup};
@@ -28,7 +28,7 @@ pub fn run(args: &TargetRemoveArgs) -> Result<()> {
     let is_offline = || find_target(dir, target).map(|info| info.target.state == TargetState::Offline);
     if !args.accept_loss || !is_offline()? {
         let reply: MgmtReply = ask(args, Request::Manage { request: remove })?;
-        return if args.query.json { print_json(&reply) } else { Ok(()) };
+        return if args.query.json { print_reply(&reply) } else { Ok(()) };
     }
     let losses = losses(args)?;
     // The losses are shown before the removal.
@@ -37,8 +37,7 @@ pub fn run(args: &TargetRemoveArgs) -> Result<()> {
 }
 
 fn ask<T: DeserializeOwned>(args: &TargetRemoveArgs, request: Request) -> Result<T> {
-    let dir = &args.query.dir;
-    Control::connect(dir)?.ok_or_else(|| not_running(dir))?.exchange_with_timeout(request, ANSWER_TIMEOUT)
+    args.query.dir.find()?.ask_with_timeout(request, ANSWER_TIMEOUT)
 }
 
 /// Returns what would be lost. If a list is requested, it is complete when this returns.

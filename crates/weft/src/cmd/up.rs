@@ -7,6 +7,7 @@ use crate::control::ClusterStatus;
 use crate::output::{os_error, print};
 use crate::{detach, logging, systemd};
 use mgmt::StateDir;
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use types::Result;
@@ -41,17 +42,17 @@ pub fn start(args: &UpArgs) -> Result<ClusterStatus> {
 /// Runs the background process of [`start`].
 fn in_background(args: &UpArgs) -> Result<()> {
     let starter = detach::leave_terminal()?;
-    match assemble(&absolute(args)?, |state| logging::redirect_service(state.paths.root())) {
+    let has_log = Cell::new(false);
+    let opened = |state: &StateDir| {
+        logging::redirect_service(state.paths.root());
+        has_log.set(true);
+    };
+    match assemble(&absolute(args)?, opened) {
         Ok(cluster) => {
             starter.report(Ok(cluster.status()))?;
             cluster.serve()
         }
-        Err(error) => {
-            tracing::error!(hint = &*error.hint, "not started: {error}");
-            // The parent process prints it.
-            starter.report(Err(error))?;
-            std::process::exit(1)
-        }
+        Err(error) => starter.fail("not started", error, has_log.get()),
     }
 }
 

@@ -1,6 +1,9 @@
 //! Client side of the control socket.
 
-use super::{Answer, LINE_TIMEOUT, MAX_ANSWER_BYTES, Request, Stopping, mount_sockets, short_path};
+use super::{
+    Answer, LINE_TIMEOUT, MAX_ANSWER_BYTES, Request, Stopping, mount_sockets, public_socket, short_path,
+};
+use crate::mountpoint::Mounted;
 use crate::output::os_error;
 use mgmt::{StatePaths, Superblock};
 use rustix::process::{PidfdFlags, pidfd_open};
@@ -41,6 +44,24 @@ impl Control {
             }
         }
         Ok(None)
+    }
+
+    /// Connects to the process that serves a mount, also if only its public socket is open to this
+    /// user.
+    pub fn of_any_mount(mounted: &Mounted) -> Result<Option<Control>> {
+        let name = || format!("the mount at {}", mounted.at.display());
+        // The process of `weft up` has its socket in the state directory, the source of the mount.
+        let own = [StatePaths::new(&mounted.source).socket()];
+        let sockets = own.into_iter().chain(mount_sockets(&mounted.at)).chain(public_socket(&mounted.at));
+        let mut refused = None;
+        for socket in sockets {
+            match connect(&socket, name()) {
+                Ok(None) => {}
+                Ok(Some(control)) => return Ok(Some(control)),
+                Err(error) => refused = refused.or(Some(error)),
+            }
+        }
+        refused.map_or(Ok(None), Err)
     }
 
     /// Returns the process at the other end. Its descriptor becomes readable when the process ends.
@@ -115,15 +136,20 @@ impl Control {
     }
 }
 
-fn connect(socket: &Path, name: String) -> Result<Option<Control>> {
+pub(super) fn connect(socket: &Path, name: String) -> Result<Option<Control>> {
     let dir = socket.parent().unwrap_or(Path::new("/"));
     match File::open(dir).and_then(|dir| UnixStream::connect(short_path(&dir, socket))) {
         Ok(stream) => Ok(Some(Control { name, stream })),
-        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => Ok(None),
+        Err(e) if is_absent(&e) => Ok(None),
         Err(e) => {
             Err(os_error(format_args!("can't reach {name}"), &e).hint("run as the user who started it"))
         }
     }
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionRefused, NotADirectory, NotFound};
+    matches!(error.kind(), NotFound | NotADirectory | ConnectionRefused)
 }
 
 /// Returns the error of a command that needs a running cluster.

@@ -1,6 +1,6 @@
 //! The control socket between commands and the process that serves a cluster. It is in the state
 //! directory, and carries one JSON line each way. The process of a mount has one, too, in
-//! `/run/weft`.
+//! `/run/weft`, and a public one that answers a few requests of every user ([`public`]).
 //!
 //! A request is `{"cmd":"status"}`; the answer is `{"ok":…}` or `{"error":…,"hint":…}`. A
 //! connection that requested a stop stays open until the process ends, so its end shows that the
@@ -8,14 +8,17 @@
 
 mod client;
 mod protocol;
+mod public;
 mod server;
 
 pub use client::{Control, not_running};
 pub use protocol::{
     Answer, BackupProgress, BackupResult, CheckParameters, CheckProgress, ClusterStatus, Counters, DiskFree,
-    LinkInfo, LossParameters, MeasurementRequest, MountSession, MountSettings, Notice, PeerInfo, PoolStatus,
-    ReplacedSessionInfo, Request, Stopping, TargetStatus, UnservedTarget,
+    LinkInfo, LogLevel, LossParameters, MeasurementRequest, MountSession, MountSettings, Notice, PeerInfo,
+    PoolStatus, ReplacedSessionInfo, Request, Stopping, TargetStatus, UnservedTarget,
 };
+pub use public::{PublicSocket, public_socket};
+
 pub use server::{Service, start};
 
 use std::os::fd::AsRawFd;
@@ -45,6 +48,11 @@ pub fn mount_sockets(mountpoint: &Path) -> Vec<PathBuf> {
     let session = std::env::var_os("XDG_RUNTIME_DIR").map(|dir| PathBuf::from(dir).join("weft"));
     let folders = [Some(PathBuf::from(RUN_DIR)), session];
     folders.into_iter().flatten().map(|folder| folder.join(mount_name(mountpoint))).collect()
+}
+
+/// Returns the path of a mount's public socket.
+fn public_path(mountpoint: &Path) -> PathBuf {
+    Path::new(public::PUBLIC_DIR).join(mount_name(mountpoint))
 }
 
 /// Returns a unique file name for a mount point: `/mnt/a` becomes `mnt-a.sock`. Special characters

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
 use types::{CapacityClass, Errno, Error, NodeId, PoolId, TargetId, TargetState};
+use wire::MgmtRequest;
 
 /// A request of a command.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -26,7 +27,7 @@ pub enum Request {
     /// Returns [`MountHow`] of a mount.
     MountHow,
     /// Forwards the request to management, and returns its answer.
-    Manage { request: wire::MgmtRequest },
+    Manage { request: MgmtRequest },
     /// Makes a directory of this node a target. Returns its id.
     AddTarget { target: TargetConfig },
     /// Checks the cluster while it is in use. Returns [`fsck::CheckReport`].
@@ -48,8 +49,29 @@ pub enum Request {
     /// Measures the hardware. Returns a list of [`wire::mgmt::CeilingInfo`]. Aborts when the caller
     /// closes the connection.
     Measure { order: MeasurementRequest },
+    /// Replaces the log filter of the process, if there is one. Returns [`LogLevel`].
+    Log { filter: Option<String> },
     /// Stops the process. Returns [`Stopping`]; the connection closes when the process has ended.
     Stop,
+}
+
+impl Request {
+    /// Returns whether every user of a machine may send it to a mount: it changes nothing, and its
+    /// answer is what a client of the cluster may see.
+    pub fn is_public(&self) -> bool {
+        match self {
+            Request::Status | Request::Targets | Request::Pools | Request::Df => true,
+            Request::Manage { request } => matches!(
+                request,
+                MgmtRequest::Health
+                    | MgmtRequest::ListNodes
+                    | MgmtRequest::ListTargets
+                    | MgmtRequest::ListPools
+                    | MgmtRequest::ListGroups
+            ),
+            _ => false,
+        }
+    }
 }
 
 /// The answer line.
@@ -160,10 +182,15 @@ pub struct TargetStatus {
     pub state: TargetState,
     pub class: CapacityClass,
     pub capacity: u64,
+    /// Upper bound of the bytes in weft's own files; all used space until they have been added up.
     pub used: u64,
+    /// Used by other files on the same local file system.
+    #[serde(default)]
+    pub other: u64,
     pub free: u64,
-    /// Requests since the process started.
-    pub operations: u64,
+    /// Requests since the process started; `None` if another process serves the target.
+    #[serde(default)]
+    pub operations: Option<u64>,
 }
 
 /// A pool. Sizes are in bytes.
@@ -188,7 +215,11 @@ pub struct PoolStatus {
 pub struct DiskFree {
     pub mount: String,
     pub capacity: u64,
+    /// In weft's own files.
     pub used: u64,
+    /// In other files on the disks of targets.
+    #[serde(default)]
+    pub other: u64,
     pub free: u64,
     pub targets: Vec<TargetStatus>,
 }
@@ -362,6 +393,13 @@ pub struct BackupProgress {
     pub keys: u64,
     /// Bytes of these keys and their values.
     pub bytes: u64,
+}
+
+/// Log filter of a process.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LogLevel {
+    /// Levels, as `weft log level` takes them.
+    pub filter: String,
 }
 
 /// Answer to a stop request: the process has begun to stop.

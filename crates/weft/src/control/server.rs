@@ -1,6 +1,8 @@
 //! Server side of the control socket.
 
-use super::{Answer, LINE_TIMEOUT, MAX_REQUEST_BYTES, MeasurementRequest, Request, Stopping, short_path};
+use super::{
+    Answer, LINE_TIMEOUT, LogLevel, MAX_REQUEST_BYTES, MeasurementRequest, Request, Stopping, short_path,
+};
 use crate::output::os_error;
 use serde_json::Value;
 use std::fs::{self, File};
@@ -14,7 +16,7 @@ use types::{Errno, Error, Result};
 
 /// The component that answers requests.
 pub trait Service: Send + Sync + 'static {
-    /// Answers every request except [`Request::Stop`] and [`Request::Measure`].
+    /// Answers every request except [`Request::Stop`], [`Request::Measure`] and [`Request::Log`].
     fn answer(&self, request: Request) -> Result<Value>;
     /// Measures, until done or until the other end of `requester` is closed.
     fn measure(&self, order: MeasurementRequest, requester: UnixStream) -> Result<Value> {
@@ -22,9 +24,16 @@ pub trait Service: Send + Sync + 'static {
         Err(Error::new(Errno::EOPNOTSUPP, format!("this process can't measure {order}"))
             .hint("name the directory of a node or of weft up with --dir"))
     }
+    /// Whether callers may stop the process and change its log.
+    fn may_administrate(&self) -> bool {
+        true
+    }
     /// Begins to stop the process; the implementation keeps `connection` open until the end.
     fn stop(&self, connection: UnixStream);
 }
+
+/// Permissions of a socket for root and its owner.
+const PRIVATE_MODE: u32 = 0o600;
 
 /// Most connections that are served at a time; further ones wait. Each has a thread, since an
 /// answer may take as long as management does.
@@ -36,15 +45,34 @@ const MAX_CONNECTIONS: usize = 16;
 /// An existing socket was left behind by a killed process: the caller holds the lock of the
 /// directory, so no process listens there.
 pub fn start(socket: &Path, service: Arc<dyn Service>) -> Result<()> {
-    let listener =
-        listen(socket).map_err(|e| os_error(format_args!("can't open {}", socket.display()), &e))?;
+    let listener = listen(socket, PRIVATE_MODE)
+        .map_err(|e| os_error(format_args!("can't open {}", socket.display()), &e))?;
+    serve_requests(listener, service, |_| Ok(()))
+}
+
+/// Serves the connections of a socket on threads of their own. `admit` refuses a connection, or
+/// returns what is held until its end.
+pub fn serve_requests<T: Send + 'static>(
+    listener: UnixListener,
+    service: Arc<dyn Service>,
+    admit: impl Fn(&UnixStream) -> io::Result<T> + Send + 'static,
+) -> Result<()> {
     let places = Arc::new(ConnectionSlots::default());
     let serve = move || {
         for connection in listener.incoming() {
+            let admitted = connection.and_then(|stream| Ok((admit(&stream)?, stream)));
+            let (held, stream) = match admitted {
+                Ok(admitted) => admitted,
+                Err(e) => {
+                    tracing::debug!("control connection: {e}");
+                    continue;
+                }
+            };
             let place = places.clone().take();
             let service = service.clone();
             let answer = move || {
-                let served = connection.and_then(|stream| serve_one(stream, &*service));
+                let served = serve_one(stream, &*service);
+                drop(held);
                 if let Err(e) = served {
                     tracing::debug!("control connection: {e}");
                 }
@@ -85,14 +113,15 @@ impl Drop for ConnectionSlot {
     }
 }
 
-fn listen(socket: &Path) -> io::Result<UnixListener> {
+/// Opens a socket with these permissions.
+pub fn listen(socket: &Path, mode: u32) -> io::Result<UnixListener> {
     match fs::remove_file(socket) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
         _ => {}
     }
     let dir = File::open(socket.parent().unwrap_or(Path::new("/")))?;
     let listener = UnixListener::bind(short_path(&dir, socket))?;
-    fs::set_permissions(socket, fs::Permissions::from_mode(0o600))?;
+    fs::set_permissions(socket, fs::Permissions::from_mode(mode))?;
     Ok(listener)
 }
 
@@ -109,7 +138,7 @@ fn serve_one(mut stream: UnixStream, service: &dyn Service) -> io::Result<()> {
             return send(&mut stream, &error.into());
         }
     };
-    if request == Request::Stop {
+    if request == Request::Stop && service.may_administrate() {
         let ok = serde_json::to_value(Stopping { pid: std::process::id() })?;
         // The process stops even if the caller has closed the connection.
         let sent = send(&mut stream, &Answer::Ok { ok });
@@ -118,10 +147,16 @@ fn serve_one(mut stream: UnixStream, service: &dyn Service) -> io::Result<()> {
     }
     let answer = match request {
         Request::Measure { order } => service.measure(order, stream.try_clone()?),
+        Request::Log { filter } if service.may_administrate() => change_log_level(filter.as_deref()),
         request => service.answer(request),
     };
     let answer = answer.map_or_else(Answer::from, |ok| Answer::Ok { ok });
     send(&mut stream, &answer)
+}
+
+fn change_log_level(filter: Option<&str>) -> Result<Value> {
+    let level = LogLevel { filter: crate::logging::change_filter(filter)? };
+    crate::output::to_json(&level)
 }
 
 fn send(stream: &mut UnixStream, answer: &Answer) -> io::Result<()> {

@@ -16,13 +16,15 @@ use crate::systemd;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 use tracing::callsite::Identifier;
 use tracing::{Level, Metadata};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::prelude::*;
+use tracing_subscriber::{Registry, reload};
+use types::{Errno, Error, Result};
 
 /// Environment variable with the log filter: a level, or `TARGET=LEVEL` for parts of the program,
 /// separated by commas (`info,meta=debug`). If it is missing or invalid, the level is `info`.
@@ -32,13 +34,72 @@ const FILTER_VARIABLE: &str = "WEFT_LOG";
 static LOG: Mutex<Log> =
     Mutex::new(Log { sink: Sink::stderr(), rate_limits: RateLimits::new(), is_journal: false });
 
+/// The filter of this process, once [`init`] has run.
+static FILTER: OnceLock<reload::Handle<Targets, Registry>> = OnceLock::new();
+
 /// Starts logging to standard error.
 pub fn init() {
     with_log(|log| log.is_journal = systemd::is_journal(std::io::stderr()));
-    let asked = std::env::var(FILTER_VARIABLE).ok().and_then(|text| text.parse::<Targets>().ok());
-    let filter = asked.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
+    let asked = std::env::var(FILTER_VARIABLE).ok().and_then(|text| parse_filter(&text).ok());
+    let filter = asked.unwrap_or_default().with_default_if_missing(LevelFilter::INFO);
+    let (filter, handle) = reload::Layer::new(filter);
     let lines = tracing_subscriber::fmt::layer().with_writer(Writers).with_ansi(false).with_target(false);
     tracing_subscriber::registry().with(lines.with_filter(filter)).init();
+    // It is set once: a second subscriber would have panicked.
+    let _ = FILTER.set(handle);
+}
+
+/// Parses a filter: a level, or `TARGET=LEVEL` for parts of the program, separated by commas.
+///
+/// # Errors
+/// `EINVAL` for an unknown level.
+pub fn parse_filter(text: &str) -> Result<Filter> {
+    let mut filter = Filter::default();
+    for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        let (target, level) =
+            part.split_once('=').map_or((None, part), |(target, level)| (Some(target), level));
+        let level: LevelFilter = level.parse().map_err(|_| {
+            Error::new(Errno::EINVAL, format!("{level:?} is not a log level"))
+                .hint("the levels are off, error, warn, info, debug and trace")
+        })?;
+        match target {
+            Some(target) => filter.targets.push((target.to_string(), level)),
+            None => filter.default = Some(level),
+        }
+    }
+    Ok(filter)
+}
+
+/// A parsed log filter.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Filter {
+    /// Level of what no target names.
+    default: Option<LevelFilter>,
+    targets: Vec<(String, LevelFilter)>,
+}
+
+impl Filter {
+    fn with_default_if_missing(self, level: LevelFilter) -> Targets {
+        Targets::new().with_default(self.default.unwrap_or(level)).with_targets(self.targets)
+    }
+}
+
+/// Replaces the filter of this process by `text`, if there is one. Without a level for the rest,
+/// the rest keeps its level. Returns the filter in force.
+///
+/// # Errors
+/// `EINVAL` for an unknown level; `EOPNOTSUPP` if this process doesn't log.
+pub fn change_filter(text: Option<&str>) -> Result<String> {
+    let handle = FILTER.get().ok_or_else(|| Error::new(Errno::EOPNOTSUPP, "this process has no log"))?;
+    let failed = |e: reload::Error| Error::new(Errno::EIO, format!("the log filter can't be changed: {e}"));
+    if let Some(text) = text {
+        let filter = parse_filter(text)?;
+        let rest = handle.with_current(|known| known.default_level()).map_err(failed)?;
+        let filter = filter.with_default_if_missing(rest.unwrap_or(LevelFilter::INFO));
+        handle.reload(filter).map_err(failed)?;
+        tracing::info!("the log filter is {text:?} now");
+    }
+    handle.with_current(Targets::to_string).map_err(failed)
 }
 
 /// Redirects the log, and standard error with it, to the end of a file. While the file can't be
@@ -160,27 +221,25 @@ mod tests {
 
     #[test]
     fn lines_in_the_journal_begin_with_their_priority() {
+    fn a_filter_is_parsed_and_changed_while_the_process_runs() {
+        let filter = parse_filter("warn, meta=debug").unwrap().with_default_if_missing(LevelFilter::INFO);
+        assert_eq!(filter.default_level(), Some(LevelFilter::WARN));
+        assert!(filter.would_enable("meta", &Level::DEBUG) && !filter.would_enable("net", &Level::INFO));
+        assert_eq!(parse_filter("meta=loud").unwrap_err().errno, Errno::EINVAL);
         if std::env::var_os(CHILD).is_some() {
             init();
-            tracing::error!("a failure");
-            tracing::warn!("a warning");
-            tracing::info!("a note");
+            tracing::debug!("before");
+            change_filter(Some("weft=debug")).unwrap();
+            tracing::debug!("between");
+            change_filter(Some("off")).unwrap();
+            tracing::error!("after");
             return;
         }
-        // The journal is a socket; a pipe has a device and an inode number as well.
-        use std::os::unix::fs::MetadataExt;
-        let (mut reader, writer) = std::io::pipe().unwrap();
-        let pipe = File::from(std::os::fd::OwnedFd::from(writer.try_clone().unwrap())).metadata().unwrap();
-        let stream = format!("{}:{}", pipe.dev(), pipe.ino());
-        let name = "lines_in_the_journal_begin_with_their_priority";
-        let mut tests = child(name);
-        let ended = tests.env("JOURNAL_STREAM", stream).stderr(writer).status().unwrap();
-        drop(tests);
-        assert!(ended.success(), "{ended}");
-        let mut log = String::new();
-        io::Read::read_to_string(&mut reader, &mut log).unwrap();
-        let begins: Vec<&str> = log.lines().map(|line| &line[..3]).collect();
-        assert_eq!(begins, ["<3>", "<4>", "<6>"], "{log}");
+        let name = "a_filter_is_parsed_and_changed_while_the_process_runs";
+        let ended = child(name).stderr(Stdio::piped()).output().unwrap();
+        let log = String::from_utf8_lossy(&ended.stderr);
+        assert!(ended.status.success() && log.contains("between"), "{log}");
+        assert!(!log.contains("before") && !log.contains("after"), "{log}");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod command_line;
 mod fixtures;
 mod idle_sessions;
 mod numa;

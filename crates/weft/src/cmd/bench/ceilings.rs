@@ -1,14 +1,13 @@
 //! `weft bench storage`, `net` and `cpu`: the performance of the hardware without the file system.
 
-use crate::cli::{BenchCeilingOptions, BenchCpuArgs, BenchNetArgs, BenchStorageArgs};
+use crate::cli::{BenchCeilingOptions, BenchCpuArgs, BenchNetArgs, BenchStorageArgs, PlaceOption};
 use crate::cmd::manage::{ask, unexpected_reply};
-use crate::control::{Control, MeasurementRequest, Request, not_running};
+use crate::control::{MeasurementRequest, Request};
 use crate::output::{Align, show, table};
 use crate::size::format_size;
 use bench::{Ceiling, Limit};
 use mgmt::FIRST_NODE;
 use std::io::Write;
-use std::path::Path;
 use std::time::Duration;
 use types::{Errno, Error, NodeId, NodeState, Result, TargetId, TargetState};
 use wire::mgmt::{CeilingInfo, NodeInfo, TargetInfo};
@@ -119,7 +118,7 @@ fn measure(how: &BenchCeilingOptions, orders: &[MeasurementRequest]) -> Result<(
 /// # Errors
 /// Errors of a node or of management; `EINTR` if `is_over` before the end.
 pub(super) fn measured(
-    dir: &Path,
+    dir: &PlaceOption,
     seconds: u64,
     orders: &[MeasurementRequest],
     is_over: &dyn Fn() -> bool,
@@ -131,10 +130,9 @@ pub(super) fn measured(
         }
         // A failed write to the screen doesn't matter.
         let _ = writeln!(std::io::stderr(), "{}/{}: {order}", at + 1, orders.len());
-        let mut control = Control::connect(dir)?.ok_or_else(|| not_running(dir))?;
         let timeout = Duration::from_secs(seconds * 5) + MARGIN;
         let infos: Vec<CeilingInfo> =
-            control.exchange_with_timeout(Request::Measure { order: order.clone() }, timeout)?;
+            dir.find()?.ask_with_timeout(Request::Measure { order: order.clone() }, timeout)?;
         found.extend(infos.iter().filter_map(ceiling));
     }
     let best = best_of_each(found);
@@ -144,7 +142,7 @@ pub(super) fn measured(
 
 /// Stores the best of several measurements with different numbers of streams: the services have
 /// stored the last one.
-fn store_best(dir: &Path, best: &[Ceiling]) -> Result<()> {
+fn store_best(dir: &PlaceOption, best: &[Ceiling]) -> Result<()> {
     let ceilings: Vec<CeilingInfo> = best.iter().filter_map(info).collect();
     for some in ceilings.chunks(CEILINGS_PER_REQUEST) {
         match ask(dir, MgmtRequest::NoteCeilings { ceilings: some.to_vec() })? {

@@ -2,6 +2,7 @@
 //! them.
 
 use super::ceilings::{ceiling, measured};
+use crate::cli::PlaceOption;
 use crate::cmd::entry_info;
 use crate::cmd::manage::{ask, unexpected_reply};
 use crate::control::{Control, MeasurementRequest, Request};
@@ -55,7 +56,7 @@ impl MeasuredCluster {
 
     fn ask_management(&self, request: MgmtRequest) -> Result<MgmtReply> {
         match self {
-            MeasuredCluster::Local(dir) => ask(dir, request),
+            MeasuredCluster::Local(dir) => ask(&PlaceOption::at(dir), request),
             MeasuredCluster::Mount(mountpoint) => match Control::of_mount(mountpoint)? {
                 Some(mut control) => control.exchange(Request::Manage { request }),
                 None => {
@@ -95,7 +96,7 @@ impl MeasuredCluster {
         let drive = |target| MeasurementRequest::Drive { target, size: DRIVE_BYTES, milliseconds };
         let mut orders: Vec<MeasurementRequest> = drives.iter().filter_map(first).map(drive).collect();
         orders.push(MeasurementRequest::Cpu { node: FIRST_NODE, milliseconds });
-        measured(dir, SECONDS, &orders, is_over).map(drop)
+        measured(&PlaceOption::at(dir), SECONDS, &orders, is_over).map(drop)
     }
 }
 

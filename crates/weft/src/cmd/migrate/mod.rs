@@ -7,7 +7,7 @@ mod file;
 mod walk;
 
 use crate::cli::MigrateArgs;
-use crate::output::{print, print_error, print_json, print_to_stderr};
+use crate::output::{ErrorFormat, print, print_error, print_json, print_to_stderr};
 use crate::size::format_size;
 use file::{File, MigrationRequest, Progress};
 use rustix::fs::XattrFlags;
@@ -188,7 +188,7 @@ impl<'a> Run<'a> {
             if self.shown {
                 print_to_stderr("\r\x1b[K");
             }
-            print_error(error);
+            print_error(ErrorFormat::Text, error);
         }
         let path = path.to_string_lossy();
         self.counts.failures.push(json!({ "path": path, "error": error.message, "hint": error.hint }));

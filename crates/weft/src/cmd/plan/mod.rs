@@ -7,6 +7,7 @@ mod simulate;
 mod text;
 
 use crate::cli::PlanArgs;
+use crate::exit::{ArgumentCheck, Failure};
 use crate::output::{os_error, print, print_json};
 use layout::plan::{
     Clients, DEPLOYMENTS, DRIVES, Description, ExpectedPerformance, LINKS, Plan, Requirement, SearchResult,
@@ -37,10 +38,11 @@ struct Answer {
 }
 
 /// Runs the command.
-pub fn run(args: &PlanArgs) -> Result<()> {
+pub fn run(args: &PlanArgs) -> Result<(), Failure> {
     if args.kinds {
-        return kinds(args.json);
+        return Ok(kinds(args.json)?);
     }
+    require_servers(args).or_usage()?;
     let mut answer = answer(args)?;
     if args.simulate {
         answer.simulated = Some(simulate::simulate(&answer.description, simulate::MAX_SERVERS)?);
@@ -50,7 +52,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
         std::fs::write(out, page).map_err(|e| os_error(out.display(), &e))?;
     }
     match (args.json, args.csv) {
-        (true, _) => return print_json(&answer),
+        (true, _) => print_json(&answer)?,
         (false, true) => print(&rows::csv(&answer)),
         (false, false) => print(&text::screen(&answer)),
     }
@@ -78,7 +80,7 @@ fn answer(args: &PlanArgs) -> Result<Answer> {
 fn described(args: &PlanArgs) -> Result<Description> {
     let mut description = match &args.file {
         Some(file) => read(file)?,
-        None => Description { server: vec![from_options(args)?], ..Description::default() },
+        None => Description { server: vec![Server::of("")], ..Description::default() },
     };
     if let Some(server) = description.server.last_mut() {
         change(server, args);
@@ -106,7 +108,11 @@ fn read(file: &Path) -> Result<Description> {
     })
 }
 
-fn from_options(args: &PlanArgs) -> Result<Server> {
+/// Checks that there is a description, or the options that replace it.
+fn require_servers(args: &PlanArgs) -> Result<()> {
+    if args.file.is_some() {
+        return Ok(());
+    }
     let missing = [
         (args.drives.is_none(), "--drives"),
         (args.drive.is_none(), "--drive"),
@@ -119,7 +125,7 @@ fn from_options(args: &PlanArgs) -> Result<Server> {
         let message = format!("without a description {} must be given", missing.join(" and "));
         return Err(Error::new(Errno::EINVAL, message).hint("weft plan FILE, or for example weft plan --servers 6 --drives 12 --drive nvme-gen4-7.68tb --link 100gbe"));
     }
-    Ok(Server::of(""))
+    Ok(())
 }
 
 fn change(server: &mut Server, args: &PlanArgs) {

@@ -1,0 +1,74 @@
+//! Each exit status of the table, from a command that ends with it. The verdicts of `weft health`
+//! and the damage that `weft fsck` finds are tested beside their code, without a cluster.
+
+use super::{stderr_text, stdout_text, stopped_node, weft};
+
+#[test]
+fn success_is_0() {
+    for line in [&["--version"][..], &["--help"], &["help"], &["help", "target", "add"], &["plan", "--kinds"]]
+    {
+        let done = weft(line);
+        assert_eq!(done.status.code(), Some(0), "{line:?}: {}", stderr_text(&done));
+        assert!(!done.stdout.is_empty() && done.stderr.is_empty(), "{line:?}");
+    }
+}
+
+#[test]
+fn a_failure_is_1() {
+    let base = tempfile::tempdir().unwrap();
+    let dir = stopped_node(base.path());
+    let failed = weft(&["status", "--dir", &dir]);
+    assert_eq!(failed.status.code(), Some(1));
+    assert!(stderr_text(&failed).contains("is not running"), "{}", stderr_text(&failed));
+}
+
+#[test]
+fn a_wrong_call_is_64() {
+    for line in [
+        &["frobnicate"][..],
+        &["target"],
+        &["df", "--frobnicate"],
+        &["client", "add", "a/b"],
+        &["cluster", "init", "--name", "a b"],
+        &["export", "set", "nowhere"],
+        &["fsck", "relative/path"],
+        &["plan"],
+        &["help", "frobnicate"],
+    ] {
+        let failed = weft(line);
+        assert_eq!(failed.status.code(), Some(64), "{line:?}: {}", stderr_text(&failed));
+        assert!(stderr_text(&failed).contains("\nhint: "), "{line:?}: {}", stderr_text(&failed));
+        assert!(failed.stdout.is_empty(), "{line:?}");
+    }
+}
+
+#[test]
+fn a_health_that_is_unknown_is_3() {
+    let base = tempfile::tempdir().unwrap();
+    let dir = stopped_node(base.path());
+    assert_eq!(weft(&["health", "--dir", &dir]).status.code(), Some(3));
+}
+
+#[test]
+fn a_check_that_fails_is_8() {
+    let base = tempfile::tempdir().unwrap();
+    let absent = base.path().join("absent");
+    let failed = weft(&["fsck", "--dir", absent.to_str().unwrap()]);
+    assert_eq!(failed.status.code(), Some(8), "{}", stderr_text(&failed));
+}
+
+#[test]
+fn the_helper_of_mount_ends_as_mount_expects() {
+    let wrong = weft(&["mount-helper", "/nothing", "/nowhere", "-o", "frobnicate"]);
+    assert_eq!(wrong.status.code(), Some(1), "{}", stderr_text(&wrong));
+    let failed = weft(&["mount-helper", "/nothing", "/nowhere"]);
+    assert_eq!(failed.status.code(), Some(32), "{}", stderr_text(&failed));
+}
+
+#[test]
+fn the_table_of_statuses_is_a_topic_of_help() {
+    let table = stdout_text(&weft(&["help", "exit-status"]));
+    for line in ["64  all but", " 2  health", " 8  fsck", "32  mount.fuse.weft"] {
+        assert!(table.contains(line), "{line}: {table}");
+    }
+}
