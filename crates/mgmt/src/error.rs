@@ -98,7 +98,7 @@ impl Error {
             }
             Error::DuplicateTarget { .. } => "give every target a directory of its own".into(),
             Error::ForeignTarget { .. } => {
-                "name an empty directory, or a path that doesn't exist yet, with --target-dir".into()
+                "a target is an empty directory, or a path that doesn't exist yet: name another one".into()
             }
             Error::CorruptTargetList { path, .. } => {
                 format!("restore {} from a backup", path.display())

@@ -193,7 +193,16 @@ impl Management {
         report: MemberReport,
         reason: &str,
     ) -> Result<MgmtReply> {
-        tracing::info!(?report, reason, "a primary reports on a member");
+        tracing::info!(
+            group_id = report.group.0,
+            target_id = report.target.0,
+            state = report.state.name(),
+            reason,
+            "the primary of group {} reports on member {}",
+            report.group,
+            report.target
+        );
+        tracing::debug!(?report, "the report");
         let began_ns = rt::monotonic_ns();
         let is_late = || rt::monotonic_ns() - began_ns > MAX_EJECTION_WAIT.as_nanos() as u64;
         while let Err(error) = self.apply_report(reporter, &report, reason).await {

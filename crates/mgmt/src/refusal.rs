@@ -467,9 +467,10 @@ pub(crate) fn not_allowed(who: &str) -> Error {
         .hint("use the weft command on a node of the cluster, as its administrator")
 }
 
-pub(crate) fn low_rate(rate: u64, least: u64) -> Error {
+/// `pause`: the command that stops the work for a while.
+pub(crate) fn low_rate(rate: u64, least: u64, pause: &str) -> Error {
     Error::new(Errno::EINVAL, format!("{rate} bytes a second is too low: it would never finish"))
-        .hint(format!("give at least {} MiB/s; to stop it for a while, pause it", least >> 20))
+        .hint(format!("give at least {} MiB/s; {pause} stops it for a while", least >> 20))
 }
 
 pub(crate) fn spare(percent: u8, most: u8) -> Error {

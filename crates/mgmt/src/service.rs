@@ -197,7 +197,9 @@ impl Management {
 
     /// Changes of the map that need no other service.
     async fn administer(&self, request: MgmtRequest) -> Result<MgmtReply> {
-        tracing::info!(?request, "administrator");
+        // As JSON, which is what commands and programs send.
+        let text = serde_json::to_string(&request).unwrap_or_default();
+        tracing::info!(operation = request.spec().name, "an administrator's request: {text}");
         if let MgmtRequest::SetExport { .. } | MgmtRequest::RemoveExport { .. } = request {
             self.require_cluster()?;
         }

@@ -7,7 +7,9 @@ use net::{Channel, Distance, LocalFuture};
 use rt::IoBuf;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use types::{ClusterMap, Errno, Error, HashMap, MapHandle, Result, TargetId, TargetState};
+use types::{
+    ClusterMap, Errno, Error, HashMap, MapHandle, Node, NodeState, Result, Target, TargetId, TargetState,
+};
 use wire::{StorageReply, StorageRequest};
 
 /// A channel to the storage service of one node.
@@ -160,12 +162,23 @@ impl Mapped {
         let found = map.target(target).and_then(|t| Some((t, map.node(t.node)?)));
         let (target, node) = found.ok_or_else(|| not_served(target))?;
         if target.state == TargetState::Offline && self.when_offline == WhenOffline::Refuse {
-            let message =
-                format!("target {} is offline: node {} ({}) is down", target.id, node.id, node.name);
-            return Err(Error::new(Errno::EHOSTDOWN, message)
-                .hint("weft node list shows which nodes are up; start weft serve there"));
+            return Err(offline(target, node));
         }
         Ok(self.nodes.channel(&map, node))
+    }
+}
+
+/// Returns the error for an offline target. Its node may be online: then its disk is the cause.
+fn offline(target: &Target, node: &Node) -> Error {
+    let place = format!("target {} on node {} ({}) is offline", target.id, node.id, node.name);
+    match node.state {
+        NodeState::Online => {
+            let message = format!("{place}: the node is online, and doesn't serve {}", target.path);
+            Error::new(Errno::EHOSTDOWN, message)
+                .hint("weft status on that node shows why; is the target's disk mounted?")
+        }
+        _ => Error::new(Errno::EHOSTDOWN, format!("{place}: the node is down"))
+            .hint("weft node list shows which nodes are up; start weft serve there"),
     }
 }
 
@@ -179,7 +192,7 @@ mod tests {
     use super::*;
     use net::Handler;
     use std::sync::RwLock;
-    use types::{CapacityClass, Epoch, InodeId, Node, NodeId, NodeState, PoolId, SessionId, Target};
+    use types::{CapacityClass, Epoch, InodeId, NodeId, PoolId, SessionId};
     use wire::StorageOp;
 
     /// Answers with its number.
@@ -216,6 +229,15 @@ mod tests {
             drain: false,
             used: None,
         }
+    }
+
+    #[test]
+    fn an_offline_target_of_an_online_node_is_not_blamed_on_the_node() {
+        let (target, mut node) = (target(3, 1), node(1, "a:1"));
+        let error = offline(&target, &node);
+        assert!(error.message.contains("the node is online"), "{error}");
+        node.state = NodeState::Offline;
+        assert!(offline(&target, &node).message.contains("the node is down"));
     }
 
     #[test]

@@ -89,6 +89,7 @@ impl SessionCleanup {
 
 fn log_recovery(recovery: Recovery) {
     if recovery != Recovery::default() {
-        tracing::info!(?recovery, "recovered files of ended sessions");
+        let Recovery { reclaimed, sizes_recovered, sizes_pending } = recovery;
+        tracing::info!(reclaimed, sizes_recovered, sizes_pending, "recovered files of ended sessions");
     }
 }

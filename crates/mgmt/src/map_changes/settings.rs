@@ -13,7 +13,7 @@ const MAX_SPARE: u8 = 50;
 impl Roster {
     /// Sets how members are resynced and replaced.
     pub fn set_resync(&mut self, settings: &ResyncSettings) -> Result<()> {
-        check_rate(settings.rate)?;
+        check_rate(settings.rate, "weft group resync pause")?;
         self.map.settings.resync = settings.clone();
         Ok(())
     }
@@ -21,7 +21,7 @@ impl Roster {
     /// Sets how targets are scrubbed. The number of requested scrubs never decreases: targets start
     /// one when it grows.
     pub fn set_scrub(&mut self, settings: &ScrubSettings) -> Result<()> {
-        check_rate(settings.rate)?;
+        check_rate(settings.rate, "weft scrub stop")?;
         let asked = self.map.settings.scrub.asked.max(settings.asked);
         self.map.settings.scrub = ScrubSettings { asked, ..settings.clone() };
         Ok(())
@@ -43,9 +43,24 @@ impl Roster {
     }
 }
 
-fn check_rate(rate: Option<u64>) -> Result<()> {
+/// `pause`: the command that stops the work for a while.
+fn check_rate(rate: Option<u64>, pause: &str) -> Result<()> {
     match rate {
-        Some(rate) if rate < MIN_RATE => Err(refusal::low_rate(rate, MIN_RATE)),
+        Some(rate) if rate < MIN_RATE => Err(refusal::low_rate(rate, MIN_RATE, pause)),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_low_rate_is_refused_with_the_command_that_pauses() {
+        for pause in ["weft scrub stop", "weft group resync pause"] {
+            let error = check_rate(Some(1), pause).unwrap_err();
+            assert!(error.hint.contains(pause), "{error}");
+        }
+        assert!(check_rate(Some(MIN_RATE), "").is_ok() && check_rate(None, "").is_ok());
     }
 }
