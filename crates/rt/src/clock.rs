@@ -24,6 +24,16 @@ pub fn monotonic_ns() -> u64 {
     context::with_sim(|world| world.monotonic_ns()).unwrap_or_else(kernel_clock_ns)
 }
 
+/// Whether a time service keeps the kernel's clock synchronized (adjtimex(2)); `None` if the kernel
+/// doesn't say.
+pub fn is_clock_synchronized() -> Option<bool> {
+    // SAFETY: an all-zero `timex` is valid, and asks for nothing to be changed.
+    let mut state: libc::timex = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointer is to a valid timex.
+    let result = unsafe { libc::adjtimex(&raw mut state) };
+    (result >= 0).then_some(state.status & libc::STA_UNSYNC == 0)
+}
+
 fn kernel_clock_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the pointer is to a valid timespec, and this clock always exists.

@@ -52,7 +52,9 @@ mod timer;
 #[doc(hidden)]
 pub use buf::careless;
 pub use buf::{IO_ALIGNMENT, IoBuf};
-pub use clock::{draw_hash_keys, monotonic_ns, now, random_u64, secret_bytes, secret_u64};
+pub use clock::{
+    draw_hash_keys, is_clock_synchronized, monotonic_ns, now, random_u64, secret_bytes, secret_u64,
+};
 pub use disk::{
     Fallocate, File, FileStat, MAX_ATTRIBUTE_BYTES, OpenOptions, PathGuard, UnallocatedRanges,
     create_dir_all, file_system_id, file_system_space, read_dir, remove_dir, remove_file, rename, sync_dir,

@@ -4,6 +4,7 @@ mod bench;
 mod client;
 mod cluster;
 mod dir;
+mod doctor;
 mod group;
 mod log;
 mod migrate;
@@ -15,6 +16,7 @@ pub use self::bench::*;
 pub use client::*;
 pub use cluster::*;
 pub use dir::*;
+pub use doctor::*;
 pub use group::*;
 pub use log::*;
 pub use migrate::*;
@@ -101,6 +103,8 @@ pub enum Command {
     Scrub(ScrubCommand),
     /// Check a cluster, stopped or running, and repair it
     Fsck(FsckArgs),
+    /// Check whether this machine can run weft, and name what to change
+    Doctor(DoctorArgs),
     /// Measure: files, metadata, targets, network, reports
     #[command(subcommand)]
     Bench(BenchCommand),

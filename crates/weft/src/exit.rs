@@ -18,6 +18,10 @@ pub enum Exit {
     HealthCritical,
     /// `weft health` got no answer.
     HealthUnknown,
+    /// `weft doctor` found that weft would be slower, smaller or less safe than it could be.
+    DoctorWarning,
+    /// `weft doctor` found that weft can't run.
+    DoctorError,
     /// `weft fsck` found damage, and repaired all of it.
     FsckRepaired,
     /// `weft fsck` leaves damage.
@@ -34,13 +38,15 @@ pub enum Exit {
 
 impl Exit {
     /// All outcomes, in the order of the reference.
-    pub const ALL: [Exit; 11] = [
+    pub const ALL: [Exit; 13] = [
         Exit::Success,
         Exit::Failed,
         Exit::Usage,
         Exit::HealthWarning,
         Exit::HealthCritical,
         Exit::HealthUnknown,
+        Exit::DoctorWarning,
+        Exit::DoctorError,
         Exit::FsckRepaired,
         Exit::FsckDamaged,
         Exit::FsckFailed,
@@ -51,7 +57,7 @@ impl Exit {
     /// The status, the commands that end with it, and its meaning there.
     const fn row(self) -> (u8, &'static str, &'static str) {
         match self {
-            Exit::Success => (0, "all", "success; health: healthy; fsck: no damage"),
+            Exit::Success => (0, "all", "success; health: healthy; doctor: all is good; fsck: no damage"),
             Exit::Failed => (1, "all others", "failure: the command prints an error"),
             // EX_USAGE of sysexits.h: monitoring and fsck(8) use the small numbers.
             Exit::Usage => (64, "all but mount.fuse.weft", "called wrongly: nothing was done"),
@@ -59,6 +65,10 @@ impl Exit {
             Exit::HealthWarning => (1, "health", "a problem needs attention"),
             Exit::HealthCritical => (2, "health", "a problem needs an action now"),
             Exit::HealthUnknown => (3, "health", "the cluster did not answer"),
+            Exit::DoctorWarning => {
+                (1, "doctor", "weft runs, but slower, smaller or less safely than it could")
+            }
+            Exit::DoctorError => (2, "doctor", "weft can't run, or data would be lost"),
             // As of fsck(8).
             Exit::FsckRepaired => (1, "fsck", "damage was found, and all of it repaired"),
             Exit::FsckDamaged => (4, "fsck", "damage is left"),

@@ -133,9 +133,7 @@ fn several_metadata_services_are_linearizable() {
 fn metadata_services_with_a_shared_store_are_linearizable() {
     let mixed = HostsOptions { clients: 3, metas: 2, ..HostsOptions::default() };
     let shared = HostsOptions { shared_writes: true, ..mixed };
-    for (options, seeds) in
-        [(mixed, first_of(&[1265, 242], 1)), (shared, first_of(&[100, 143, 1046], 2))]
-    {
+    for (options, seeds) in [(mixed, first_of(&[1265, 242], 1)), (shared, first_of(&[100, 143, 1046], 2))] {
         for &seed in seeds {
             run_hosts_seed(seed, options).unwrap_or_else(|violation| panic!("{violation}"));
         }

@@ -4,6 +4,7 @@ mod bench;
 mod client;
 mod cluster;
 mod df;
+mod doctor;
 mod down;
 mod entry_info;
 mod entry_set_pattern;
@@ -51,7 +52,11 @@ use rustix::process::umask;
 /// enforce access rights. Reports and results of measurements stay readable.
 pub fn restrict_new_files(command: &Command) {
     let taken = match command {
-        Command::Bench(_) | Command::Plan(_) | Command::InstallHelper(_) | Command::PackageFiles(_) => 0o022,
+        Command::Bench(_)
+        | Command::Plan(_)
+        | Command::Doctor(_)
+        | Command::InstallHelper(_)
+        | Command::PackageFiles(_) => 0o022,
         _ => 0o077,
     };
     let of_caller = umask(Mode::from_raw_mode(0o077));
@@ -63,6 +68,7 @@ pub fn run(command: Command) -> Outcome {
     match command {
         Command::Health(args) if !args.exposure => return health::run(&args),
         Command::Fsck(args) => return fsck::run(&args),
+        Command::Doctor(args) => return doctor::run(&args),
         Command::MountHelper(args) => return mount_helper::run(&args),
         Command::Up(args) => up::run(&args)?,
         Command::Down(args) => down::run(&args)?,

@@ -221,6 +221,30 @@ mod tests {
 
     #[test]
     fn lines_in_the_journal_begin_with_their_priority() {
+        if std::env::var_os(CHILD).is_some() {
+            init();
+            tracing::error!("a failure");
+            tracing::warn!("a warning");
+            tracing::info!("a note");
+            return;
+        }
+        // The journal is a socket; a pipe has a device and an inode number as well.
+        use std::os::unix::fs::MetadataExt;
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let pipe = File::from(std::os::fd::OwnedFd::from(writer.try_clone().unwrap())).metadata().unwrap();
+        let stream = format!("{}:{}", pipe.dev(), pipe.ino());
+        let name = "lines_in_the_journal_begin_with_their_priority";
+        let mut tests = child(name);
+        let ended = tests.env("JOURNAL_STREAM", stream).stderr(writer).status().unwrap();
+        drop(tests);
+        assert!(ended.success(), "{ended}");
+        let mut log = String::new();
+        io::Read::read_to_string(&mut reader, &mut log).unwrap();
+        let begins: Vec<&str> = log.lines().map(|line| &line[..3]).collect();
+        assert_eq!(begins, ["<3>", "<4>", "<6>"], "{log}");
+    }
+
+    #[test]
     fn a_filter_is_parsed_and_changed_while_the_process_runs() {
         let filter = parse_filter("warn, meta=debug").unwrap().with_default_if_missing(LevelFilter::INFO);
         assert_eq!(filter.default_level(), Some(LevelFilter::WARN));

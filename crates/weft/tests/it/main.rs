@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod command_line;
+mod doctor;
 mod fixtures;
 mod idle_sessions;
 mod numa;
