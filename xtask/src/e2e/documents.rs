@@ -69,18 +69,10 @@ impl Sandbox {
         Ok(Sandbox { folder })
     }
 
-    /// Moves paths of the machine into the sandbox. Mounting a disk becomes making a folder.
-    fn adapt(&self, line: &str) -> String {
-        let folder = self.folder.to_string_lossy();
-        let moved = MACHINE_FOLDERS.iter().fold(line.to_string(), |line, top| {
-            line.replace(&format!(" {top}/"), &format!(" {folder}{top}/"))
-        });
-        moved.replace("mount /dev/nvme1n1", "mkdir -p").replace("mount /dev/nvme2n1", "mkdir -p")
-    }
-
     /// Runs blocks as one script.
     fn run(&self, blocks: &[Vec<String>]) -> TestResult<String> {
-        let lines = blocks.iter().flatten().map(|line| self.adapt(line));
+        let folder = self.folder.to_string_lossy();
+        let lines = blocks.iter().flatten().map(|line| adapt(line, &folder));
         let script = PREAMBLE.to_string() + &lines.collect::<Vec<_>>().join("\n") + "\n";
         let file = self.folder.join("script");
         fs::write(&file, &script).at(file.display())?;
@@ -111,7 +103,7 @@ impl Sandbox {
 
     /// Removes the logs outside of the sandbox. Their names begin with its path.
     fn remove_logs(&self) {
-        let prefix = self.folder.to_string_lossy().trim_matches('/').replace('/', "-");
+        let prefix = self.folder.to_string_lossy().trim_matches('/').replace('/', "-") + "-";
         for entry in fs::read_dir(LOGS).into_iter().flatten().flatten() {
             if entry.file_name().to_string_lossy().starts_with(&prefix) {
                 drop(fs::remove_file(entry.path()));
@@ -138,6 +130,14 @@ impl Drop for Sandbox {
         }
         self.remove_logs();
     }
+}
+
+/// Moves paths of the machine into a folder. Mounting a disk becomes making a folder.
+fn adapt(line: &str, folder: &str) -> String {
+    let moved = MACHINE_FOLDERS
+        .iter()
+        .fold(line.to_string(), |line, top| line.replace(&format!(" {top}/"), &format!(" {folder}{top}/")));
+    moved.replace("mount /dev/nvme1n1", "mkdir -p").replace("mount /dev/nvme2n1", "mkdir -p")
 }
 
 /// Returns the `sh` blocks below a heading of a document, in order.
@@ -223,11 +223,10 @@ mod tests {
 
     #[test]
     fn paths_of_the_machine_move_into_the_sandbox() {
-        let sandbox = Sandbox { folder: "/tmp/s".into() };
         assert_eq!(
-            sandbox.adapt("mkfs.xfs /dev/nvme1n1 && mount /dev/nvme1n1 /srv/nvme1"),
+            adapt("mkfs.xfs /dev/nvme1n1 && mount /dev/nvme1n1 /srv/nvme1", "/tmp/s"),
             "mkfs.xfs /dev/nvme1n1 && mkdir -p /tmp/s/srv/nvme1"
         );
-        assert_eq!(sandbox.adapt("weft down --dir /srv/weft"), "weft down --dir /tmp/s/srv/weft");
+        assert_eq!(adapt("weft down --dir /srv/weft", "/tmp/s"), "weft down --dir /tmp/s/srv/weft");
     }
 }
