@@ -22,8 +22,7 @@ enum Extent {
 fn commands(line: &str) -> Vec<Vec<String>> {
     let mut found = vec![vec![]];
     let (mut word, mut quote, mut is_open) = (String::new(), None, false);
-    let mut letters = line.chars().peekable();
-    while let Some(letter) = letters.next() {
+    for letter in line.chars() {
         match (quote, letter) {
             (Some(end), _) if letter == end => quote = None,
             (Some(_), _) => word.push(letter),

@@ -97,7 +97,7 @@ fn variants(source: &str, name: &str) -> Vec<String> {
 fn all_findings_of_fsck_are_in_the_reference() {
     let (page, source) = (read(PAGE), read("crates/fsck/src/finding.rs"));
     let kinds = variants(&source, "Kind");
-    assert!(kinds.contains(&"DamagedRecord".to_string()) && kinds.len() > 10, "{kinds:?}");
+    assert!(kinds.iter().any(|kind| kind == "DamagedRecord") && kinds.len() > 10, "{kinds:?}");
     let row = |kind: &String| format!("\n| `{}` |", kebab_case(kind));
     let missing: Vec<String> = kinds.iter().map(row).filter(|row| !page.contains(row)).collect();
     assert!(missing.is_empty(), "{PAGE} has no row {missing:?}");
