@@ -48,6 +48,7 @@ pub const FILES: &[(&str, &str)] = &[
     ("deploy/weft-numa@.service", "usr/lib/systemd/system/weft-numa@.service"),
     ("deploy/mnt-weft.service", "usr/share/doc/weft/examples/mnt-weft.service"),
     ("deploy/node.toml", "usr/share/doc/weft/examples/node.toml"),
+    ("docs/guide/installation.md", "usr/share/doc/weft/installation.md"),
     ("docs/guide/getting-started.md", "usr/share/doc/weft/getting-started.md"),
     ("docs/guide/cluster.md", "usr/share/doc/weft/cluster.md"),
     ("docs/reference/cli.md", "usr/share/doc/weft/cli.md"),
