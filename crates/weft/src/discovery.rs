@@ -29,7 +29,7 @@ pub const LOCAL_DIR: &str = "weft-data";
 const NODES: &str = "/var/lib/weft";
 
 /// Cluster file of this machine.
-const CLIENT_FILE: &str = "/etc/weft/client.toml";
+pub const CLIENT_FILE: &str = "/etc/weft/client.toml";
 
 /// Topic of `weft help`: the rules of this module.
 pub const RULES: &str = "\
@@ -225,6 +225,10 @@ impl Surroundings {
         }
         if wanted == Wanted::Answers && path.is_file() {
             return Ok(self.mounted_with(&path).unwrap_or(Place::ClusterFile(path)));
+        }
+        // Behind a symbolic link, or a path with `..`.
+        if let Some(mount) = path.canonicalize().ok().and_then(|real| self.mount_of(&real)) {
+            return Ok(mount);
         }
         let shown = path.display();
         let source = if by_variable { format!(" ({DIR_VARIABLE} names it)") } else { String::new() };

@@ -26,6 +26,7 @@ mod numa;
 mod output;
 mod size;
 mod systemd;
+mod verbs;
 
 use exit::{Exit, Failure};
 use std::ffi::OsString;

@@ -1,6 +1,7 @@
 //! The OpenAPI description of the interface, generated from the table of routes.
 
 use super::routes::{ROUTES, Route};
+use crate::verbs::verb_of;
 use serde_json::{Map, Value, json};
 
 /// Rules for all responses. docs/reference/json.md says the same for `--json`.
@@ -28,7 +29,10 @@ pub(super) fn document() -> Value {
 
 fn operation(route: &Route) -> Value {
     let json_of = |schema: Value| json!({ "application/json": { "schema": schema } });
-    let mut operation = json!({ "summary": route.summary, "responses": {
+    // A test checks that every route has a verb.
+    let verb = verb_of(route.method, route.path).unwrap_or_default();
+    let tag = verb.split(' ').next().unwrap_or_default();
+    let mut operation = json!({ "operationId": operation_id(verb), "tags": [tag], "summary": route.summary, "responses": {
         "default": { "description": "Refused or failed", "content": json_of(reference("Error")) } } });
     match route.answer {
         Some(answer) => {
@@ -46,6 +50,18 @@ fn operation(route: &Route) -> Value {
             json!([{ "name": name, "in": "path", "required": true, "schema": { "type": "string" } }]);
     }
     operation
+}
+
+/// Returns the words of a verb in one, as generated clients name their functions: `targetList`.
+fn operation_id(verb: &str) -> String {
+    let mut id = String::new();
+    for (at, word) in verb.split([' ', '-']).enumerate() {
+        match (at, word.split_at_checked(1)) {
+            (1.., Some((first, rest))) => id += &(first.to_uppercase() + rest),
+            _ => id += word,
+        }
+    }
+    id
 }
 
 /// Returns a reference to a schema by name; `[X]`: a list of them.
@@ -177,4 +193,42 @@ fn schemas() -> Value {
             "one_drive_with?": numbers, "now?": share, "most?": share,
         })) } })),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verbs::{Counterpart, ONLY_HTTP, VERBS};
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_route_has_a_verb_which_names_it() {
+        let mut ids = BTreeSet::new();
+        for route in ROUTES {
+            let verb = verb_of(route.method, route.path);
+            let verb = verb.unwrap_or_else(|| panic!("{} {} has no verb", route.method, route.path));
+            let operation = operation(route);
+            assert!(ids.insert(operation["operationId"].to_string()), "{verb} names two routes");
+            assert_eq!(operation["tags"][0], verb.split(' ').next().unwrap());
+        }
+    }
+
+    #[test]
+    fn every_route_of_a_verb_exists() {
+        let of_commands = VERBS.iter().filter_map(|verb| match verb.route {
+            Counterpart::Route(route) => Some(route),
+            Counterpart::None(_) => None,
+        });
+        for route in of_commands.chain(ONLY_HTTP.iter().map(|(route, ..)| *route)) {
+            let exists = ROUTES.iter().any(|known| route == format!("{} {}", known.method, known.path));
+            assert!(exists, "{route}");
+        }
+    }
+
+    #[test]
+    fn an_operation_id_is_one_word() {
+        assert_eq!(operation_id("group resync status"), "groupResyncStatus");
+        assert_eq!(operation_id("entry set-pattern"), "entrySetPattern");
+        assert_eq!(operation_id("status"), "status");
+    }
 }

@@ -570,9 +570,10 @@ pub struct NetShowArgs {
 
 /// `weft mount`.
 #[derive(Args, Clone, PartialEq, Debug)]
+#[command(allow_missing_positional = true)]
 pub struct MountArgs {
     /// Cluster file, from weft client add or weft cluster token --client
-    #[arg(value_name = "CLUSTER_FILE")]
+    #[arg(value_name = "CLUSTER_FILE", default_value = crate::discovery::CLIENT_FILE)]
     pub cluster: PathBuf,
     /// Mount point
     pub mountpoint: PathBuf,
@@ -705,6 +706,14 @@ mod tests {
     }
 
     #[test]
+    fn a_mount_without_a_cluster_file_uses_that_of_the_machine() {
+        let Ok(Command::Mount(args)) = parse("weft mount /m --read-only") else { panic!("it is refused") };
+        assert_eq!((args.cluster, args.mountpoint), ("/etc/weft/client.toml".into(), "/m".into()));
+        let Ok(Command::Mount(args)) = parse("weft mount /c /m") else { panic!("it is refused") };
+        assert_eq!((args.cluster, args.mountpoint), ("/c".into(), "/m".into()));
+    }
+
+    #[test]
     fn what_administrators_type_is_understood() {
         for line in [
             "weft cluster init --name n --dir d --listen 127.0.0.1:7500 --roles mgmt,meta --protection plain",
@@ -756,7 +765,7 @@ mod tests {
             "weft client revoke",
             "weft export set local --access wr",
             "weft target set 3 --drain maybe",
-            "weft mount /c",
+            "weft mount",
             "weft mount /c /m --timeout 0",
         ] {
             assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line}");

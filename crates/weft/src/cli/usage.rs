@@ -105,7 +105,8 @@ fn suggestion(error: &clap::Error) -> Option<String> {
     let kinds = [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg, ContextKind::SuggestedValue];
     kinds.into_iter().find_map(|kind| match error.get(kind)? {
         ContextValue::String(one) => Some(one.clone()),
-        ContextValue::Strings(all) => all.first().cloned(),
+        // The parser lists the most similar one last.
+        ContextValue::Strings(all) => all.last().cloned(),
         _ => None,
     })
 }
@@ -147,7 +148,7 @@ mod tests {
             ("weft target list --jsno", "'--jsno'", "did you mean --json? weft target list --help"),
             ("weft up --mount m --transport urign", "'urign'", "did you mean uring? weft up --help"),
             ("weft target", "weft target needs a command", "weft target --help"),
-            ("weft mount", "<MOUNTPOINT>", "weft mount --help"),
+            ("weft umount", "<MOUNTPOINT>", "weft umount --help"),
         ] {
             let Failure { exit, error } = call(line).unwrap_err();
             assert_eq!((exit, error.errno), (Exit::Usage, Errno::EINVAL), "{line}");

@@ -74,7 +74,8 @@ fn refused(args: &SetPatternArgs, cause: rustix::io::Errno) -> Error {
 /// Returns the error for a pool that doesn't exist, if that is the cause and the mount can tell.
 fn unknown_pool(args: &SetPatternArgs) -> Option<Error> {
     let wanted = args.change.pool.as_deref()?;
-    let pools: Vec<PoolStatus> = Place::find(Some(&args.dir)).ok()?.ask(Request::Pools).ok()?;
+    let dir = args.dir.canonicalize().ok()?;
+    let pools: Vec<PoolStatus> = Place::find(Some(&dir)).ok()?.ask(Request::Pools).ok()?;
     let names: Vec<&str> = pools.iter().map(|pool| pool.name.as_str()).collect();
     (!names.contains(&wanted)).then(|| no_pool(wanted, &names))
 }

@@ -80,7 +80,10 @@ fn answer(args: &PlanArgs) -> Result<Answer> {
 fn described(args: &PlanArgs) -> Result<Description> {
     let mut description = match &args.file {
         Some(file) => read(file)?,
-        None => Description { server: vec![Server::of("")], ..Description::default() },
+        None => {
+            require_servers(args)?;
+            Description { server: vec![Server::of("")], ..Description::default() }
+        }
     };
     if let Some(server) = description.server.last_mut() {
         change(server, args);

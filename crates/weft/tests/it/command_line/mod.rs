@@ -2,6 +2,7 @@
 
 mod exit_status;
 mod json_errors;
+mod wrong_calls;
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
