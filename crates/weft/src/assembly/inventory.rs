@@ -87,7 +87,8 @@ async fn take(
         }
     }
     let unreachable = unreachable.len();
-    tracing::info!(files, ?missing, unreachable, "the chunk files were compared with the metadata");
+    let missing_files: u64 = missing.values().sum();
+    tracing::info!(files, missing_files, unreachable, "the chunk files were compared with the metadata");
     let record = InventoryRecord { asked: settings.asked, began_s: now_s, missing };
     management.note_inventory(record).await
 }

@@ -3,7 +3,7 @@
 use super::target_list::targets_table;
 use super::watch::{self, View};
 use crate::cli::WatchArgs;
-use crate::control::{ClusterStatus, Notice, Request, UnservedTarget};
+use crate::control::{ClusterStatus, Counters, Notice, Request, UnservedTarget};
 use crate::exit::Exit;
 use crate::output::list;
 use crate::size::format_size;
@@ -25,7 +25,7 @@ pub fn screen(status: &ClusterStatus) -> String {
         mount => format!("{mount} ({mode}transport {})", status.transport),
     };
     let counters = &status.counters;
-    let head = list(&[
+    let mut rows = vec![
         ("cluster", format!("{} ({})", status.name, status.uuid)),
         ("weft", format!("{}, process {}, up {}", status.version, status.pid, duration(status.uptime_s))),
         ("state in", status.dir.clone()),
@@ -44,19 +44,14 @@ pub fn screen(status: &ClusterStatus) -> String {
             "requests",
             format!("{} from the kernel, {} to targets", counters.fuse_requests, counters.storage_requests),
         ),
-        (
-            "metadata",
-            format!(
-                "{} commands, {} batches in {} commits, {} syncs",
-                counters.metadata_commands,
-                counters.metadata_batches,
-                counters.metadata_commits,
-                counters.metadata_syncs
-            ),
-        ),
         ("map epoch", status.epoch.to_string()),
         ("NUMA zone", status.numa.map_or_else(|| "-".into(), |zone| format!("bound to {zone}"))),
-    ]);
+    ];
+    // A mount, and a node without the role, have no metadata service.
+    if counters.metadata_commits > 0 {
+        rows.push(("metadata", metadata_text(counters)));
+    }
+    let head = list(&rows);
     let unserved: String = status
         .unserved
         .iter()
@@ -70,6 +65,16 @@ pub fn screen(status: &ClusterStatus) -> String {
         .map(|Notice { what, hint }| format!("\nwarning: {what}\n  hint: {hint}\n"))
         .collect();
     format!("{head}\n{}{unserved}{warnings}", targets_table(&status.targets))
+}
+
+fn metadata_text(counters: &Counters) -> String {
+    format!(
+        "{} commands, {} batches in {} commits, {} syncs",
+        counters.metadata_commands,
+        counters.metadata_batches,
+        counters.metadata_commits,
+        counters.metadata_syncs
+    )
 }
 
 /// Formats the two largest units: `3 d 4 h`, `5 min 6 s`, `7 s`.

@@ -2,6 +2,7 @@
 
 mod exit_status;
 mod json_errors;
+mod other_users;
 mod wrong_calls;
 
 use std::path::Path;
