@@ -373,6 +373,7 @@ pub struct BackupArgs {
 
 /// `weft meta restore`.
 #[derive(Args, Debug)]
+#[command(after_help = "DIR may be empty: its other files then come from the backup.")]
 pub struct RestoreArgs {
     /// Backup file; the backups that it builds on must be in the same folder
     pub file: PathBuf,

@@ -1,4 +1,5 @@
-//! Topics of `weft help` that aren't commands. `weft help COMMAND` is `weft COMMAND --help`, which the parser prints.
+//! Topics of `weft help` that aren't commands. `weft help COMMAND` is `weft COMMAND --help`, which
+//! the parser prints.
 
 use crate::cli::{DIR, EXIT_STATUS, HelpArgs};
 use crate::discovery;

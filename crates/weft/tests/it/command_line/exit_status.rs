@@ -72,3 +72,15 @@ fn the_table_of_statuses_is_a_topic_of_help() {
         assert!(table.contains(line), "{line}: {table}");
     }
 }
+
+#[test]
+fn a_mount_that_fails_in_the_background_prints_its_error_once() {
+    let base = tempfile::tempdir().unwrap();
+    let dir = stopped_node(base.path());
+    let absent = base.path().join("absent");
+    let failed = weft(&["mount", &format!("{dir}/client.toml"), absent.to_str().unwrap()]);
+    let text = stderr_text(&failed);
+    assert_eq!(failed.status.code(), Some(1), "{text}");
+    let starts: Vec<&str> = text.lines().map(|line| line.split(' ').next().unwrap()).collect();
+    assert_eq!(starts, ["error:", "hint:"], "{text}");
+}
