@@ -28,8 +28,8 @@ down:
 	$(WEFT) down --dir $(DIR)
 
 ## demo: copy a source tree into the mount, build in it, read it back, compare
-demo: tools
-	$(XTASK) demo $(MOUNT)
+demo: release
+	$(WEFT) demo $(MOUNT) --source .
 
 ## check: format, lints, our own rules, fast tests
 check: tools

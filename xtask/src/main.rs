@@ -7,7 +7,6 @@ mod bench;
 mod build;
 mod check;
 mod deb;
-mod demo;
 mod deny;
 mod docs;
 mod e2e;
@@ -32,7 +31,7 @@ mod words;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
-/// Build, check, test and demonstrate weft.
+/// Build, check and test weft.
 #[derive(Parser)]
 #[command(name = "cargo xtask", max_term_width = 100)]
 struct Arguments {
@@ -54,8 +53,6 @@ enum Command {
     Sim(sim::Options),
     /// Compare the file system's performance with ceilings and other systems.
     Bench(bench::Options),
-    /// Copy a source tree into a mount, build in it, read it back, compare.
-    Demo(demo::Options),
     /// Build Debian packages: the release binary with units, man pages and guide; its symbols.
     Deb(package::Options),
     /// Build RPM packages with the same files.
@@ -81,7 +78,6 @@ fn main() -> ExitCode {
         Command::E2e(options) => e2e::run(&options),
         Command::Sim(options) => sim::run(&options),
         Command::Bench(options) => bench::run(&options),
-        Command::Demo(options) => demo::run(&options),
         Command::Deb(options) => deb::run(&options),
         Command::Rpm(options) => rpm::run(&options),
         Command::Deny => deny::run(),

@@ -3,6 +3,7 @@
 mod bench;
 mod client;
 mod cluster;
+mod demo;
 mod dir;
 mod doctor;
 mod group;
@@ -15,6 +16,7 @@ mod usage;
 pub use self::bench::*;
 pub use client::*;
 pub use cluster::*;
+pub use demo::*;
 pub use dir::*;
 pub use doctor::*;
 pub use group::*;
@@ -105,6 +107,8 @@ pub enum Command {
     Fsck(FsckArgs),
     /// Check whether this machine can run weft, and name what to change
     Doctor(DoctorArgs),
+    /// Show that a mount works: copy files, build a program, compare
+    Demo(DemoArgs),
     /// Measure: files, metadata, targets, network, reports
     #[command(subcommand)]
     Bench(BenchCommand),

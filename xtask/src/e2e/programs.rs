@@ -4,7 +4,7 @@ use super::cleanup::{self, Resource};
 use super::outcome::{At, TestResult, ensure, ensure_eq, expect_errno, skip};
 use super::stage::Stage;
 use super::{Rng, Scope, TestCase, mounts, tools};
-use crate::{build, demo, process};
+use crate::{build, process};
 use std::fs;
 use std::os::unix::fs::{OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};

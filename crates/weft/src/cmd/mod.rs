@@ -3,6 +3,7 @@
 mod bench;
 mod client;
 mod cluster;
+mod demo;
 mod df;
 mod doctor;
 mod down;
@@ -68,6 +69,7 @@ pub fn run(command: Command) -> Outcome {
     match command {
         Command::Health(args) if !args.exposure => return health::run(&args),
         Command::Fsck(args) => return fsck::run(&args),
+        Command::Demo(args) => return demo::run(&args),
         Command::Doctor(args) => return doctor::run(&args),
         Command::MountHelper(args) => return mount_helper::run(&args),
         Command::Up(args) => up::run(&args)?,
