@@ -13,6 +13,9 @@ const HELP_DEADLINE: Duration = Duration::from_secs(20);
 /// Topics of `weft help` that aren't commands, with their headings.
 const TOPICS: [(&str, &str); 2] = [("Exit status", "exit-status"), ("The cluster of a command", "dir")];
 
+/// Commands that the list of `weft` leaves out so that it fits a screen.
+const UNLISTED: [[&str; 2]; 1] = [["log", "level"]];
+
 /// Maximum nesting of commands: `weft group resync set` is three levels below `weft`.
 const MAX_DEPTH: usize = 3;
 
@@ -29,6 +32,9 @@ pub fn run() -> Result<(), String> {
             .expect("a String takes any text");
     }
     describe(&weft, &[], &mut page)?;
+    for words in UNLISTED {
+        describe(&weft, &words.map(String::from), &mut page)?;
+    }
     let path = build::root().join("docs/reference/cli.md");
     fs::create_dir_all(path.parent().expect("the page lies in a folder"))
         .and_then(|()| fs::write(&path, page))
