@@ -45,9 +45,9 @@ A command needs a cluster. The first of these that exists counts:
 
 If several are of the same rank, the command is refused, and lists them.
 
-Commands that create a state directory (weft up, weft cluster init, weft node join) use --dir, WEFT_DIR or
-weft-data. Commands on a state directory itself (weft serve, weft down, weft fsck, weft target add) use a mount only
-if it is that of weft up, and no cluster file.
+Commands that create a state directory (weft up, weft cluster init, weft node join) use --dir,
+WEFT_DIR or weft-data. Commands on a state directory itself (weft serve, weft down, weft fsck,
+weft target add) use a mount only if it is that of weft up, and no cluster file.
 ";
 
 /// Returns the default state directory of a command that creates one.
