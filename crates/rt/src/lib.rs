@@ -33,6 +33,7 @@ mod core_ring;
 mod disk;
 mod driver;
 mod executor;
+mod inherited_descriptors;
 mod io_uring_support;
 mod join;
 mod local;
@@ -61,6 +62,7 @@ pub use disk::{
     sync_filesystem, unsynced_data_verifier, unsynced_data_verifier_of_machine,
 };
 pub use executor::block_on;
+pub use inherited_descriptors::keep_descriptors_from_children;
 pub use io_uring_support::{IoUringSupport, io_uring_support};
 pub use join::{join_all, spawn, yield_now};
 pub use local::{local, process_wide};
