@@ -36,6 +36,8 @@ fn pack(binary: &Path, out: &Path, compression: &str, version: &str) -> Result<[
     let mut build = Command::new("rpmbuild");
     build.arg("-bb").arg("--quiet").args(["--define", &format!("_topdir {}", out.join("build").display())]);
     build.args(["--define", &format!("_rpmdir {}", out.display())]);
+    // Not in a folder for each architecture.
+    build.args(["--define", "_rpmfilename %%{NAME}-%%{VERSION}-%%{RELEASE}.%%{ARCH}.rpm"]);
     build.args(["--define", &format!("_binary_payload {}", payload(compression))]).arg(&spec);
     process::run_ok(&mut build, DEADLINE)
         .map_err(|error| format!("{error}; hint: apt-get install rpm, or dnf install rpm-build"))?;
