@@ -4,6 +4,7 @@ use crate::package::{self, DEADLINE, Options, install};
 use crate::{build, process};
 use std::fs;
 use std::io;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -68,14 +69,15 @@ const DEBIAN_CHANGELOG: &str = "usr/share/doc/weft/changelog.Debian";
 fn stage_debian_files(root: &Path, symbols: &Path, version: &str) -> io::Result<()> {
     let copyright = build::root().join("deploy/debian/copyright");
     install(&copyright, &root.join("usr/share/doc/weft/copyright"), 0o644)?;
-    install(&copyright, &symbols.join("usr/share/doc/weft-dbgsym/copyright"), 0o644)?;
+    fs::create_dir_all(symbols.join("usr/share/doc"))?;
+    symlink("weft", symbols.join("usr/share/doc/weft-dbgsym"))?;
     let overrides = build::root().join("deploy/debian/lintian-overrides");
     install(&overrides, &root.join("usr/share/lintian/overrides/weft"), 0o644)?;
     fs::write(
         root.join(DEBIAN_CHANGELOG),
         format!(
             "weft ({version}) unstable; urgency=medium\n\n  * See changelog.gz.\n\n \
-             -- the authors of weft <weft@localhost>  Thu, 01 Jan 1970 00:00:00 +0000\n"
+             -- the authors of weft <weft@weft.invalid>  Thu, 01 Jan 1970 00:00:00 +0000\n"
         ),
     )
 }
@@ -100,7 +102,7 @@ impl Control<'_> {
             folder.join("control"),
             format!(
                 "Package: {name}\nVersion: {version}\nArchitecture: {architecture}\n\
-                 Maintainer: the authors of weft <weft@localhost>\nInstalled-Size: {}\nPriority: optional\n{fields}",
+                 Maintainer: the authors of weft <weft@weft.invalid>\nInstalled-Size: {}\nPriority: optional\n{fields}",
                 bytes.div_ceil(1024)
             ),
         )

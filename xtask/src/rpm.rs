@@ -84,7 +84,8 @@ Version: {version}
 Release: {RELEASE}
 Summary: Parallel file system
 License: Apache-2.0
-URL: https://weft.invalid
+Group: System Environment/Base
+Packager: the authors of weft
 AutoReqProv: no
 Recommends: chrony
 
@@ -94,6 +95,7 @@ One binary is server, client and command line.
 
 %package debuginfo
 Summary: Debug symbols of weft
+Group: Development/Debug
 Requires: weft = {version}-{RELEASE}
 AutoReqProv: no
 
