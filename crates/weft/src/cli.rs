@@ -98,7 +98,8 @@ pub enum Command {
     #[command(subcommand)]
     Export(ExportCommand),
     /// The network between nodes
-    #[command(subcommand)]
+    // Not among the commands that fit a screen: hints of weft health name it.
+    #[command(subcommand, hide = true)]
     Net(NetCommand),
     /// Background scrubbing of targets
     #[command(subcommand)]
@@ -108,6 +109,8 @@ pub enum Command {
     /// Check whether this machine can run weft, and name what to change
     Doctor(DoctorArgs),
     /// Show that a mount works: copy files, build a program, compare
+    // Not among the commands that fit a screen: the README names it.
+    #[command(hide = true)]
     Demo(DemoArgs),
     /// Measure: files, metadata, targets, network, reports
     #[command(subcommand)]
