@@ -13,9 +13,8 @@ const FIRST: libc::c_uint = 3;
 /// Those of close_range(2), which Linux has since 5.11.
 pub fn keep_descriptors_from_children() -> io::Result<()> {
     // SAFETY: the call only sets a flag of descriptors.
-    let result = unsafe {
-        libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC)
-    };
+    let result =
+        unsafe { libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 

@@ -38,6 +38,8 @@ mod io_uring_support;
 mod join;
 mod local;
 mod log_rate_limit;
+#[cfg(any(test, target_env = "musl"))]
+mod memory_compare;
 pub mod net;
 mod numa;
 mod op;
