@@ -149,8 +149,8 @@ mod tests {
 
     #[test]
     fn every_command_is_in_the_table_once() {
-        // The list of commands must fit a screen, which leaves this one out.
-        let mut commands = BTreeSet::from(["log level".to_string()]);
+        // The list of commands must fit a screen, which leaves these out.
+        let mut commands = BTreeSet::from(["demo", "log level", "net show"].map(String::from));
         leaves(&Cli::command(), "", &mut commands);
         let listed: Vec<String> = VERBS.iter().map(|verb| verb.command.to_string()).collect();
         let unique: BTreeSet<String> = listed.iter().cloned().collect();
