@@ -76,7 +76,7 @@ fn static_weft() -> Result<PathBuf, String> {
 }
 
 /// Returns the target of the released binary.
-fn static_target() -> String {
+pub fn static_target() -> String {
     format!("{}-unknown-linux-musl", std::env::consts::ARCH)
 }
 

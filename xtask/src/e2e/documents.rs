@@ -51,16 +51,18 @@ impl Sandbox {
     fn new(stage: &Stage, name: &str, folders: &[&str]) -> TestResult<Sandbox> {
         let (weft, folder) = (stage.binary()?, stage.base(name)?);
         let (programs, release) = (folder.join("bin"), folder.join("target/release"));
-        let made = folders.iter().map(|name| folder.join(name)).chain([programs.clone(), release.clone()]);
-        for path in made {
+        // From there, `make` links the program to `target/release`.
+        let built = folder.join("target").join(build::static_target()).join("release");
+        let made = [programs.clone(), release.clone(), built.clone()];
+        for path in folders.iter().map(|name| folder.join(name)).chain(made) {
             fs::create_dir_all(&path).at(path.display())?;
         }
-        for path in [programs.join("weft"), release.join("weft")] {
+        for path in [programs, release, built].map(|folder| folder.join("weft")) {
             symlink(weft, &path).at(path.display())?;
         }
         // The programs are built already, and the disks are folders.
         for name in ["cargo", "mkfs.xfs"] {
-            let path = programs.join(name);
+            let path = folder.join("bin").join(name);
             fs::write(&path, "#!/bin/sh\nexit 0\n").at(path.display())?;
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).at(path.display())?;
         }
