@@ -26,7 +26,7 @@ pub const DIR_VARIABLE: &str = "WEFT_DIR";
 pub const LOCAL_DIR: &str = "weft-data";
 
 /// Folder with the state directories of this machine's nodes.
-const NODES: &str = "/var/lib/weft";
+pub const NODES: &str = "/var/lib/weft";
 
 /// Cluster file of this machine.
 pub const CLIENT_FILE: &str = "/etc/weft/client.toml";
@@ -254,11 +254,7 @@ impl Surroundings {
 
     /// Returns the state directories of this machine's nodes.
     fn nodes(&self) -> Vec<Place> {
-        let below = std::fs::read_dir(&self.nodes).into_iter().flatten().flatten().map(|entry| entry.path());
-        let mut found: Vec<PathBuf> =
-            below.chain([self.nodes.clone()]).filter(|dir| is_state_directory(dir)).collect();
-        found.sort();
-        found.into_iter().map(Place::Directory).collect()
+        nodes_in(&self.nodes).into_iter().map(Place::Directory).collect()
     }
 
     fn client(&self) -> Option<Place> {
@@ -323,6 +319,16 @@ fn several(found: &[Place]) -> Error {
 fn options(places: &[Place]) -> String {
     let options: Vec<String> = places.iter().map(Place::option).collect();
     format!("add {}", options.join(", or "))
+}
+
+/// Returns the state directories in a folder, or the folder itself if it is one; none if this user
+/// may not read it.
+pub fn nodes_in(folder: &Path) -> Vec<PathBuf> {
+    let below = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut found: Vec<PathBuf> =
+        below.chain([folder.to_path_buf()]).filter(|dir| is_state_directory(dir)).collect();
+    found.sort();
+    found
 }
 
 fn is_state_directory(dir: &Path) -> bool {

@@ -1,6 +1,7 @@
 //! `weft doctor`: checks a machine, and names each fix.
 
 use crate::cli::DoctorArgs;
+use crate::discovery::{self, CLIENT_FILE, NODES};
 use crate::exit::{Exit, Outcome};
 use crate::node_config::{ClusterFile, DEFAULT_LISTEN, NodeConfig, is_node};
 use crate::output::{Align, os_error, print, print_json, table};
@@ -10,11 +11,6 @@ use serde::Serialize;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use types::{Errno, Error, Result};
-
-/// Where packages and guides put the nodes of a machine.
-const NODES: &str = "/var/lib/weft";
-/// Where a client's cluster file is by default.
-const CLUSTER_FILE: &str = "/etc/weft/client.toml";
 
 /// The document of `--json`.
 #[derive(Serialize)]
@@ -83,7 +79,7 @@ fn subjects(args: &DoctorArgs) -> Result<(Subjects, Purpose)> {
     let nodes = match &args.dir {
         Some(dir) => vec![dir.clone()],
         None if is_specific => Vec::new(),
-        None => nodes_in(Path::new(NODES)),
+        None => discovery::nodes_in(Path::new(NODES)),
     };
     for dir in &nodes {
         add_node(&mut subjects, dir)?;
@@ -91,7 +87,7 @@ fn subjects(args: &DoctorArgs) -> Result<(Subjects, Purpose)> {
     let client = match &args.cluster_file {
         Some(file) => Some(file.clone()),
         None if is_specific => None,
-        None => Some(PathBuf::from(CLUSTER_FILE)).filter(|file| file.exists()),
+        None => Some(PathBuf::from(CLIENT_FILE)).filter(|file| file.exists()),
     };
     if let Some(file) = &client {
         match ClusterFile::read(file) {
@@ -111,14 +107,6 @@ fn subjects(args: &DoctorArgs) -> Result<(Subjects, Purpose)> {
     subjects.management.sort();
     subjects.management.dedup();
     Ok((subjects, purpose))
-}
-
-/// Returns the state directories of nodes in a directory; none if this user may not read it.
-fn nodes_in(dir: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    let mut nodes: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| is_node(path)).collect();
-    nodes.sort();
-    nodes
 }
 
 /// Adds what a node uses. A directory that isn't a node yet may become one.
