@@ -40,6 +40,8 @@ mod local;
 mod log_rate_limit;
 #[cfg(any(test, target_env = "musl"))]
 mod memory_compare;
+#[cfg(any(test, all(target_env = "musl", not(debug_assertions))))]
+mod memory_copy;
 pub mod net;
 mod numa;
 mod op;
