@@ -58,9 +58,12 @@ use session::{Session, SessionOptions};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use types::{Attr, Errno, Error, InodeId, MapHandle, Result, SessionId};
-use wire::{FileInfo, MetaOp, MetaReply};
+use wire::{FileInfo, MAX_RECLAIMED, MetaOp, MetaReply};
 
 pub use routing::{MetaChannel, MetaChannels};
+
+/// How long orphans are collected before they are reclaimed together.
+const RECLAIM_DELAY: Duration = Duration::from_millis(5);
 
 /// The cluster that a client uses, and the options of its mount.
 pub struct ClientOptions {
@@ -195,9 +198,9 @@ impl Client {
             if self.session.has_ended() {
                 return;
             }
-            for ino in self.inodes.take_reclaimable() {
-                self.reclaim(ino).await;
-            }
+            // More follow when an application empties a directory.
+            rt::sleep(RECLAIM_DELAY).await;
+            self.reclaim(self.inodes.take_reclaimable()).await;
         }
     }
 
@@ -207,9 +210,7 @@ impl Client {
         let outcome = outcome.and(self.files.flush_all().await);
         let outcome = outcome.and(self.files.report_all(true).await);
         self.files.report_accesses_now().await;
-        for ino in self.inodes.take_reclaimable() {
-            self.reclaim(ino).await;
-        }
+        self.reclaim(self.inodes.take_reclaimable()).await;
         let outcome = outcome.and(self.session.sync_all_metadata().await);
         if self.session.leases.is_only_session() {
             return outcome;
@@ -217,9 +218,17 @@ impl Client {
         outcome.and(self.session.shut_down().await)
     }
 
-    async fn reclaim(&self, ino: InodeId) {
-        if let Err(error) = self.files.change_as_client(MetaOp::Reclaim { ino }).await {
-            tracing::warn!(%ino, %error, "an orphan could not be reclaimed, and stays until the session ends");
+    async fn reclaim(&self, mut orphans: Vec<InodeId>) {
+        orphans.sort_unstable_by_key(|ino| (ino.partition(), *ino));
+        for of_partition in orphans.chunk_by(|a, b| a.partition() == b.partition()) {
+            for batch in of_partition.chunks(MAX_RECLAIMED) {
+                let Some((&ino, others)) = batch.split_first() else { continue };
+                let reclaim = MetaOp::Reclaim { ino, others: others.to_vec() };
+                if let Err(error) = self.files.change_as_client(reclaim).await {
+                    let others = others.len();
+                    tracing::warn!(%ino, others, %error, "orphans could not be reclaimed, and stay until the session ends");
+                }
+            }
         }
     }
 }

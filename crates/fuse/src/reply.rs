@@ -208,6 +208,7 @@ mod tests {
             btime: Timestamp::new(-5, 4),
             flags: types::InodeFlags::NONE,
             project: types::ProjectId(0),
+            has_no_xattrs: true,
         }
     }
 

@@ -61,6 +61,9 @@ pub const SYNC_INTERVAL: Duration = Duration::from_millis(500);
 /// a time.
 pub(crate) const BACKGROUND_BATCH: usize = 64;
 
+/// Deleted files whose chunk files are removed concurrently.
+pub(crate) const CONCURRENT_DELETIONS: usize = 16;
+
 /// Pause before the deletion of chunk files is tried again.
 pub(crate) const REAP_RETRY: Duration = Duration::from_secs(10);
 

@@ -5,7 +5,7 @@
 use crate::keys::{self, Key, KeyRange};
 use crate::ops::readdir;
 use crate::record::{self, Inode, Orphan, Writing};
-use crate::{ReadError, Reader};
+use crate::{ReadError, Reader, Writes};
 use bytes::Bytes;
 use types::{Attr, ChunkFileId, Error, InodeId, Layout, PartitionId, SessionId, Timestamp};
 use wire::{DirEntry, WriteRecord};
@@ -132,6 +132,11 @@ pub fn doomed(
         }
     }
     Ok(found)
+}
+
+/// Whether writes record chunk files as doomed.
+pub fn dooms_chunk_files(writes: &Writes) -> bool {
+    writes.iter().any(|(key, value)| value.is_some() && matches!(keys::decode_key(key), Some(Key::Doomed(_))))
 }
 
 /// State of the chunk files of an inode.

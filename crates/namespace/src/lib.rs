@@ -71,7 +71,8 @@ pub use access::{Caller, is_being_changed, may_write, permit, permit_anonymous};
 pub use access_times::access_time_writes;
 pub use attributes::{MAX_XATTR_NAME, MAX_XATTR_NAMES, MAX_XATTR_VALUE, MAX_XATTR_VALUES};
 pub use background::{
-    Chunks, OrphanInode, UnrecoveredFile, children, chunks, doomed, inodes, orphans, unrecovered_files,
+    Chunks, OrphanInode, UnrecoveredFile, children, chunks, doomed, dooms_chunk_files, inodes, orphans,
+    unrecovered_files,
 };
 pub use keys::{Key, decode_key, partition_of_key};
 pub use migrate::{

@@ -82,7 +82,7 @@ fn execute(tx: &mut Tx<'_>, op: &MetaOp) -> Outcome<MetaReply> {
         }
         MetaOp::Truncate { ino, size, kill_suid_sgid } => data::truncate(tx, *ino, *size, *kill_suid_sgid),
         MetaOp::TruncateDone { ino } => data::truncate_done(tx, *ino),
-        MetaOp::Reclaim { ino } => reclaim::reclaim(tx, *ino),
+        MetaOp::Reclaim { ino, others } => reclaim::reclaim(tx, *ino, others),
         MetaOp::Describe { ino } => pattern::describe(tx, *ino),
         MetaOp::SetPattern { dir, change } => pattern::set_pattern(tx, *dir, change),
         MetaOp::Migrate { ino, pool, scheme } => pattern::migrate(tx, *ino, pool, scheme),

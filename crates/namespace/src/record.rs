@@ -183,6 +183,7 @@ impl Inode {
             btime: timestamp(&self.btime),
             flags: self.flags(),
             project: ProjectId(self.project),
+            has_no_xattrs: self.xattr_names == 0,
         }
     }
 

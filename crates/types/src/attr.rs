@@ -93,6 +93,8 @@ pub struct Attr {
     pub flags: InodeFlags,
     /// Project that it belongs to.
     pub project: ProjectId,
+    /// It surely has no extended attributes, and no access control list.
+    pub has_no_xattrs: bool,
 }
 
 impl Attr {

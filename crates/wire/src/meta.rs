@@ -94,6 +94,9 @@ pub struct AsyncCreate {
     pub file: PendingFile,
 }
 
+/// The most orphans of one [`MetaOp::Reclaim`].
+pub const MAX_RECLAIMED: usize = 128;
+
 /// Operation of a metadata service. Names are single path components without `/` or NUL.
 ///
 /// The service applies `umask`, unless the parent has a default ACL.
@@ -214,9 +217,11 @@ pub enum MetaOp {
     Truncate { ino: InodeId, size: u64, kill_suid_sgid: bool },
     /// The chunks are cut: `Unit`.
     TruncateDone { ino: InodeId },
-    /// This session no longer uses an orphan: `Unit`. When no session uses it, its inode is removed
-    /// at once, its chunks soon.
-    Reclaim { ino: InodeId },
+    /// This session no longer uses these orphans, which are in one partition: `Unit`. The inodes
+    /// that no session uses are removed at once, their chunks soon. `EINVAL` for more than
+    /// [`MAX_RECLAIMED`], and for those of several partitions. Services of version 0.1.0 ignore
+    /// `others`, which stay until the session ends.
+    Reclaim { ino: InodeId, others: Vec<InodeId> },
 
     /// `Unit`, or `EAGAIN` if the lock is held and `wait` is false; with `wait` the reply is sent
     /// when the lock is granted.

@@ -588,7 +588,7 @@ impl Delegations {
             return None;
         }
         self.inodes.remember(&attr);
-        self.inodes.note_flags(ino, stamp, Some(attr.flags));
+        self.inodes.note_flags(ino, stamp, Some(&attr));
         let handle = Handle::new(self.inodes.acquire(ino), flags);
         if let Some(committer) = self.committer.upgrade() {
             self.names.async_creates.start_sweeper(committer);

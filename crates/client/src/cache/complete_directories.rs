@@ -179,6 +179,7 @@ mod tests {
             btime: now,
             flags: types::InodeFlags::NONE,
             project: types::ProjectId(0),
+            has_no_xattrs: true,
         }
     }
 

@@ -89,5 +89,6 @@ pub(crate) fn new_file_attr(ino: InodeId, directory: &Attr, who: Credentials, pe
         btime: now,
         flags: directory.flags.inherited_flags(FileKind::Regular),
         project: directory.flags.inherited_project(directory.project),
+        has_no_xattrs: true,
     }
 }

@@ -246,7 +246,7 @@ impl Files {
         let info = file_info(answer.reply)?;
         inode.note_changes(&info.attr);
         inode.atime_quiet_until_ns.store(0, Ordering::Relaxed);
-        self.inodes.note_flags(info.attr.ino, answer.stamp, Some(info.attr.flags));
+        self.inodes.note_flags(info.attr.ino, answer.stamp, Some(&info.attr));
         let granted = {
             // The lease is checked under this lock, under which a recall unloads the content.
             let mut content = inode.content.lock();

@@ -1,5 +1,6 @@
-//! Inode flags (chattr(1)) that the client enforces, since its kernel doesn't know them and the
-//! service doesn't see these operations.
+//! What the client knows of inodes that its kernel doesn't: the flags (chattr(1)), which the client
+//! enforces since the service doesn't see these operations, and whether there are extended
+//! attributes, so that it needn't ask for one that doesn't exist.
 //!
 //! The metadata service refuses changes of names, attributes and sizes. The client checks whether a
 //! file may be opened for writing, when it is opened: a file that was open before a flag was set
@@ -9,17 +10,17 @@ use crate::file::Files;
 use crate::session::leases::RequestStamp;
 use crate::{Handle, entry};
 use std::sync::atomic::Ordering;
-use types::{Errno, Error, InodeFlags, InodeId, Result};
+use types::{Attr, Errno, Error, InodeFlags, InodeId, Result};
 use wire::MetaOp;
 
 const O_APPEND: u32 = 0o2000;
 
-/// Flags of an inode from an answer.
+/// Flags of an inode from an answer, and whether it has no extended attributes.
 #[derive(Clone, Copy)]
 pub(crate) struct KnownFlags {
     stamp: RequestStamp,
     /// `None`: they have changed, and earlier answers are outdated.
-    flags: Option<InodeFlags>,
+    known: Option<(InodeFlags, bool)>,
 }
 
 impl KnownFlags {
@@ -27,11 +28,11 @@ impl KnownFlags {
     pub(crate) fn newer(
         known: Option<KnownFlags>,
         stamp: RequestStamp,
-        flags: Option<InodeFlags>,
+        attr: Option<&Attr>,
     ) -> Option<KnownFlags> {
         match known {
             Some(known) if known.stamp.is_after(stamp) => Some(known),
-            _ => Some(KnownFlags { stamp, flags }),
+            _ => Some(KnownFlags { stamp, known: attr.map(|attr| (attr.flags, attr.has_no_xattrs)) }),
         }
     }
 }
@@ -57,13 +58,22 @@ impl Files {
     fn flags_under_lease(&self, ino: InodeId) -> Option<InodeFlags> {
         let known = self.inodes.flags(ino)?;
         self.session.leases.lease_covering(known.stamp, ino)?;
-        known.flags
+        known.known.map(|(flags, _)| flags)
+    }
+
+    /// Whether an inode surely has no extended attributes: an answer said so, and a lease has covered
+    /// it since.
+    pub(crate) fn has_no_xattrs(&self, ino: InodeId) -> bool {
+        self.inodes.flags(ino).is_some_and(|flags| {
+            flags.known.is_some_and(|(_, has_no_xattrs)| has_no_xattrs)
+                && self.session.leases.is_cacheable(flags.stamp, ino)
+        })
     }
 
     async fn query_flags(&self, ino: InodeId) -> Result<InodeFlags> {
         let answer = self.session.query(MetaOp::Getattr { ino }).await?;
         let (stamp, attr) = (answer.stamp, entry(answer.reply)?);
-        self.inodes.note_flags(attr.ino, stamp, Some(attr.flags));
+        self.inodes.note_flags(attr.ino, stamp, Some(&attr));
         Ok(attr.flags)
     }
 }
@@ -102,6 +112,7 @@ impl Handle {
 mod tests {
     use super::*;
     use crate::session::leases::Leases;
+    use types::Timestamp;
 
     /// Answers arrive in any order.
     #[test]
@@ -109,11 +120,28 @@ mod tests {
         let leases = Leases::new(false);
         let stamp = [leases.stamp_request(), leases.stamp_request(), leases.stamp_request()];
         let changed = KnownFlags::newer(None, stamp[1], None);
+        let answered = Attr {
+            ino: InodeId(2),
+            mode: types::mode::S_IFREG | 0o644,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            atime: Timestamp::default(),
+            mtime: Timestamp::default(),
+            ctime: Timestamp::default(),
+            btime: Timestamp::default(),
+            flags: InodeFlags::NODUMP,
+            project: types::ProjectId(0),
+            has_no_xattrs: true,
+        };
         let told = |stamp| {
-            let known = KnownFlags::newer(changed, stamp, Some(InodeFlags::NODUMP));
-            known.and_then(|known| known.flags)
+            let known = KnownFlags::newer(changed, stamp, Some(&answered));
+            known.and_then(|known| known.known)
         };
         assert_eq!(told(stamp[0]), None, "it is of before the change");
-        assert_eq!(told(stamp[2]), Some(InodeFlags::NODUMP));
+        assert_eq!(told(stamp[2]), Some((InodeFlags::NODUMP, true)));
     }
 }

@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use types::{Attr, FileKind, HashMap, InodeFlags, InodeId, Layout};
+use types::{Attr, FileKind, HashMap, InodeId, Layout};
 use wire::LeaseMode;
 
 /// Shards of the table; a power of two, many more than cores.
@@ -162,6 +162,14 @@ fn is_within(nanos: u64, noted_ns: &AtomicU64) -> bool {
     recorded_ns > 0 && rt::monotonic_ns().saturating_sub(recorded_ns) < nanos
 }
 
+struct DirectoryNode {
+    /// Its last known attributes.
+    attr: Attr,
+    /// The cookie of the last entry, according to the latest page of a listing; `None` if more
+    /// entries follow that page.
+    end: Option<(RequestStamp, Option<u64>)>,
+}
+
 #[derive(Default)]
 struct InodeNode {
     /// References that the kernel holds (its `nlookup`).
@@ -170,8 +178,8 @@ struct InodeNode {
     users: u64,
     /// It has no name any more.
     unlinked: bool,
-    /// Last known attributes of a directory that the kernel refers to.
-    directory: Option<Box<Attr>>,
+    /// A directory that the kernel refers to.
+    directory: Option<Box<DirectoryNode>>,
     /// Its flags, as far as they are known.
     flags: Option<KnownFlags>,
     /// The kernel may have pages from when it was open. They outlive the files through which they
@@ -279,12 +287,34 @@ impl InodeTable {
         }
         let node = shard.entry(ino).or_default();
         node.references += 1;
-        node.directory = (attr.kind() == FileKind::Directory).then(|| Box::new(*attr));
+        if attr.kind() == FileKind::Directory {
+            match &mut node.directory {
+                Some(directory) => directory.attr = *attr,
+                None => node.directory = Some(Box::new(DirectoryNode { attr: *attr, end: None })),
+            }
+        }
     }
 
     /// Last known attributes of a directory that the kernel refers to.
     pub(crate) fn directory(&self, ino: InodeId) -> Option<Attr> {
-        self.shard(ino).get(&ino)?.directory.as_deref().copied()
+        self.shard(ino).get(&ino)?.directory.as_ref().map(|directory| directory.attr)
+    }
+
+    /// Records where a listing of a directory ended, or that its last page has more behind it. The
+    /// answer to the latest request counts.
+    pub(crate) fn note_listing_end(&self, dir: InodeId, stamp: RequestStamp, cookie: Option<u64>) {
+        if let Some(node) = self.shard(dir).get_mut(&dir)
+            && let Some(directory) = &mut node.directory
+            && directory.end.is_none_or(|(earlier, _)| !earlier.is_after(stamp))
+        {
+            directory.end = Some((stamp, cookie));
+        }
+    }
+
+    /// The cookie of the last entry of a directory, and when it was requested.
+    pub(crate) fn listing_end(&self, dir: InodeId) -> Option<(RequestStamp, u64)> {
+        let (stamp, cookie) = self.shard(dir).get(&dir)?.directory.as_ref()?.end?;
+        Some((stamp, cookie?))
     }
 
     /// Records attributes from an answer, if they are of a directory that the kernel refers to.
@@ -295,15 +325,15 @@ impl InodeTable {
         if let Some(node) = self.shard(attr.ino).get_mut(&attr.ino)
             && let Some(directory) = &mut node.directory
         {
-            **directory = *attr;
+            directory.attr = *attr;
         }
     }
 
     /// Records the flags of an inode from an answer; `None`: they have changed. Flags of inodes
     /// without a node are ignored.
-    pub(crate) fn note_flags(&self, ino: InodeId, stamp: RequestStamp, flags: Option<InodeFlags>) {
+    pub(crate) fn note_flags(&self, ino: InodeId, stamp: RequestStamp, attr: Option<&Attr>) {
         if let Some(node) = self.shard(ino).get_mut(&ino) {
-            node.flags = KnownFlags::newer(node.flags, stamp, flags);
+            node.flags = KnownFlags::newer(node.flags, stamp, attr);
         }
     }
 

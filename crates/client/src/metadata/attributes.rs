@@ -54,7 +54,7 @@ impl Attributes {
             let reports = self.inodes.reports(ino);
             let answer = self.session.query(MetaOp::Getattr { ino }).await?;
             let attr = self.inodes.overlay(entry(answer.reply)?);
-            self.inodes.note_flags(attr.ino, answer.stamp, Some(attr.flags));
+            self.inodes.note_flags(attr.ino, answer.stamp, Some(&attr));
             self.inodes.note_directory(&attr);
             if self.inodes.reports(ino) != reports {
                 continue;
@@ -129,7 +129,7 @@ impl Attributes {
     /// counts may not.
     pub(crate) fn known(&self, stamp: RequestStamp, parent: InodeId, attr: Attr) -> CachedAttr {
         let is_whole = self.inodes.unreported_chunks(attr.ino).is_none();
-        self.inodes.note_flags(attr.ino, stamp, Some(attr.flags));
+        self.inodes.note_flags(attr.ino, stamp, Some(&attr));
         self.inodes.note_directory(&attr);
         CachedAttr {
             attr,

@@ -180,10 +180,20 @@ impl Client {
         self.inodes.forget(ino, count);
     }
 
-    /// Adds one kernel reference (the caller passed a directory entry with attributes to the
-    /// kernel).
+    /// Adds one kernel reference.
     pub fn remember(&self, attr: &Attr) {
         self.inodes.remember(attr);
+    }
+
+    /// Adds one kernel reference: the caller passed an entry of a listing with attributes to the
+    /// kernel.
+    pub fn remember_listed(&self, attr: &Attr, listing: &Listing) {
+        self.inodes.remember(attr);
+        if let Some((session, stamp)) = listing.requested
+            && session == self.session.id
+        {
+            self.inodes.note_flags(attr.ino, stamp, Some(attr));
+        }
     }
 
     /// Returns the current attributes.
@@ -213,10 +223,17 @@ impl Client {
         limit: u32,
         attributes: bool,
     ) -> Result<Listing> {
+        // The kernel asks for another page until it gets an empty one.
+        if let Some((stamp, last)) = self.inodes.listing_end(dir)
+            && last == cookie
+            && self.session.leases.is_cacheable(stamp, dir)
+        {
+            return Ok(Listing::behind_end(dir));
+        }
         let reports = self.inodes.all_reports();
         let op = MetaOp::Readdir { dir, cookie, limit, attributes, prefix: Bytes::new() };
         let answer = self.session.query_as(credentials, op).await?;
-        Listing::of(answer, dir, attributes, reports, (&self.inodes, &self.session.leases))
+        Listing::of(answer, dir, attributes, reports, (&self.inodes, &self.session))
     }
 
     /// Returns the space of all targets together, as management last measured it: management knows

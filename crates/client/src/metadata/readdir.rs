@@ -1,9 +1,10 @@
 //! Directory listings.
 
 use crate::file::inode::InodeTable;
-use crate::session::leases::{Answer, Leases};
+use crate::session::Session;
+use crate::session::leases::{Answer, RequestStamp};
 use crate::unexpected;
-use types::{InodeId, Result};
+use types::{InodeId, Result, SessionId};
 use wire::{DirEntry, MetaReply};
 
 /// A page of a directory.
@@ -18,9 +19,24 @@ pub struct Listing {
     pub names_cacheable: bool,
     /// Whether the attributes of each entry may be cached likewise; empty if none were requested.
     pub cacheable_attributes: Vec<bool>,
+    /// When which session requested the attributes; `None` if there are none.
+    pub requested: Option<(SessionId, RequestStamp)>,
 }
 
 impl Listing {
+    /// The page behind the last entry of a directory.
+    pub(super) fn behind_end(dir: InodeId) -> Listing {
+        Listing {
+            entries: Vec::new(),
+            end: true,
+            // Only the first page needs it.
+            parent: dir,
+            names_cacheable: true,
+            cacheable_attributes: Vec::new(),
+            requested: None,
+        }
+    }
+
     /// Processes the answer to a request for a page. `reports`: the number of reports of all files
     /// before the request.
     pub(super) fn of(
@@ -28,11 +44,13 @@ impl Listing {
         dir: InodeId,
         attributes: bool,
         reports: u64,
-        (inodes, leases): (&InodeTable, &Leases),
+        (inodes, session): (&InodeTable, &Session),
     ) -> Result<Listing> {
-        let stamp = answer.stamp;
+        let (stamp, leases) = (answer.stamp, &session.leases);
         match answer.reply {
             MetaReply::Directory { mut entries, end, parent } => {
+                let last = entries.last().map(|entry| entry.cookie);
+                inodes.note_listing_end(dir, stamp, last.filter(|_| end));
                 for entry in &mut entries {
                     entry.attr = entry.attr.map(|attr| inodes.overlay(attr));
                 }
@@ -54,6 +72,7 @@ impl Listing {
                     parent,
                     names_cacheable: trusted,
                     cacheable_attributes: trusted_attributes,
+                    requested: attributes.then_some((session.id, stamp)),
                 })
             }
             other => Err(unexpected(other)),

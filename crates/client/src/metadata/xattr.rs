@@ -29,8 +29,9 @@ impl Client {
         if name == MIGRATION {
             return self.descriptions.migration_of(ino).await;
         }
-        // The kernel requests it before the first write to any file.
-        if name == CAPABILITY && self.inodes.has_no_xattrs(ino) {
+        // ls(1) and cp(1) request several of each file, and the kernel `CAPABILITY` before the first
+        // write to any file.
+        if self.files.has_no_xattrs(ino) || (name == CAPABILITY && self.inodes.has_no_xattrs(ino)) {
             return Err(Errno::ENODATA.into());
         }
         match self
@@ -78,14 +79,18 @@ impl Client {
             _ => None,
         };
         let (name, value) = (Bytes::copy_from_slice(name), Bytes::copy_from_slice(value));
-        self.session
-            .change_as(credentials, MetaOp::SetXattr { ino, name, value, mode, kill_sgid })
-            .await
-            .map(drop)
+        let set =
+            self.session.change_as(credentials, MetaOp::SetXattr { ino, name, value, mode, kill_sgid }).await;
+        // Also after a failure, which may be that of the answer.
+        self.inodes.note_flags(ino, self.session.leases.stamp_request(), None);
+        set.map(drop)
     }
 
     /// Returns the names of all stored attributes.
     pub async fn listxattr(&self, ino: InodeId) -> Result<Vec<Bytes>> {
+        if self.files.has_no_xattrs(ino) {
+            return Ok(Vec::new());
+        }
         match self.session.query(MetaOp::ListXattr { ino }).await?.reply {
             MetaReply::Names(names) => Ok(names),
             other => Err(unexpected(other)),

@@ -71,7 +71,7 @@ const MAX_FLOORS: usize = 1024;
 
 /// When a request was sent, which decides what its answer is worth.
 #[derive(Clone, Copy)]
-pub(crate) struct RequestStamp {
+pub struct RequestStamp {
     /// Value of the table's event counter at that time.
     clock: u64,
     /// Unique number of the request.

@@ -35,7 +35,7 @@ pub(super) async fn readdir(core: &Core, rq: &Request, args: ReadIn, plus: bool)
         client.readdir_for(rq.credentials(), rq.ino(), cookie, DirWriter::capacity(size, plus), plus).await?;
     listing.names_cacheable &= may_cache;
     let mut writer = DirWriter::new(&rq.out, size, plus);
-    fill(&mut writer, rq.ino(), args.offset, &listing, |attr| client.remember(attr));
+    fill(&mut writer, rq.ino(), args.offset, &listing, |attr| client.remember_listed(attr, &listing));
     if writer.len() == 0 && !(listing.end && listing.entries.is_empty()) {
         // An empty reply would mean the end of the directory.
         return Err(Errno::EINVAL.into());
@@ -103,6 +103,7 @@ mod tests {
                 btime: time,
                 flags: types::InodeFlags::NONE,
                 project: types::ProjectId(0),
+                has_no_xattrs: true,
             };
             DirEntry {
                 name: format!("file-{n}").into_bytes().into(),
@@ -118,6 +119,7 @@ mod tests {
             parent: InodeId(7),
             names_cacheable: true,
             cacheable_attributes: vec![true; count as usize],
+            requested: None,
         }
     }
 

@@ -47,7 +47,9 @@ impl Orphans {
             let Some(last) = page.last() else { return Ok(()) };
             after = last.ino;
             for orphan in page.into_iter().filter(|orphan| is_ended(orphan.session)) {
-                self.commands.run_for_session(orphan.session, MetaOp::Reclaim { ino: orphan.ino }).await?;
+                self.commands
+                    .run_for_session(orphan.session, MetaOp::Reclaim { ino: orphan.ino, others: Vec::new() })
+                    .await?;
                 recovery.reclaimed += 1;
             }
         }
@@ -65,7 +67,10 @@ impl Orphans {
     pub async fn delete_abandoned(self: Arc<Self>) {
         while !self.serving.is_stopping() {
             for ino in self.leases.abandoned().await {
-                if let Err(error) = self.commands.run_for_session(SessionId(0), MetaOp::Reclaim { ino }).await
+                if let Err(error) = self
+                    .commands
+                    .run_for_session(SessionId(0), MetaOp::Reclaim { ino, others: Vec::new() })
+                    .await
                 {
                     tracing::warn!(ino = ino.0, %error, "an orphaned file can't be deleted before the next start");
                 }

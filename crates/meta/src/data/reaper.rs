@@ -3,11 +3,13 @@
 use crate::data::chunks::{ChunkFiles, EpochedChunkFile};
 use crate::drain::{Claim, Claims};
 use crate::lease::table::Leases;
-use crate::limits::{BACKGROUND_BATCH, REAP_RETRY};
+use crate::limits::{BACKGROUND_BATCH, CONCURRENT_DELETIONS, REAP_RETRY};
 use crate::partition::executor::{CommandOutput, Executors};
 use crate::partition::serving::Serving;
 use crate::store::transaction_view::{View, store_error};
 use namespace::Writes;
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use types::{ChunkFileId, Layout, PartitionId, Result};
 
@@ -18,7 +20,9 @@ pub(crate) struct Reaper {
     pub chunks: Arc<ChunkFiles>,
     pub claims: Arc<Claims>,
     pub serving: Arc<Serving>,
-    /// Set when there may be chunk files to delete.
+    /// Partitions in which there may be chunk files to delete.
+    pub requested: Mutex<BTreeSet<PartitionId>>,
+    /// Set when there are such partitions, or when the service stops.
     pub needed: rt::sync::Event,
 }
 
@@ -29,7 +33,8 @@ impl Reaper {
             self.needed.wait().await;
             // Cleared first: the next round sees what is doomed from here on, if this one doesn't.
             self.needed.clear();
-            if let Err(error) = self.reap().await {
+            let requested = std::mem::take(&mut *self.requested.lock());
+            if let Err(error) = self.reap(requested).await {
                 tracing::warn!(%error, "chunk files of deleted files can't be deleted yet");
             }
         }
@@ -39,15 +44,27 @@ impl Reaper {
     pub async fn retry_periodically(self: Arc<Self>) {
         while !self.serving.is_stopping() {
             rt::sleep(REAP_RETRY).await;
-            self.needed.set();
+            self.request_everywhere();
         }
     }
 
-    /// Deletes the chunk files of all deleted files. Those on targets that don't answer are left
-    /// for the next time.
-    pub async fn reap(&self) -> Result<()> {
+    /// Lets [`Reaper::run`] delete chunk files of deleted files of a partition.
+    pub fn request(&self, partition: PartitionId) {
+        self.requested.lock().insert(partition);
+        self.needed.set();
+    }
+
+    /// Lets [`Reaper::run`] delete chunk files of deleted files of all owned partitions.
+    pub fn request_everywhere(&self) {
+        self.requested.lock().extend(self.executors.owned());
+        self.needed.set();
+    }
+
+    /// Deletes the chunk files of all deleted files of partitions that this service owns. Those on
+    /// targets that don't answer are left for the next time.
+    pub async fn reap(&self, partitions: BTreeSet<PartitionId>) -> Result<()> {
         let mut first_error = Ok(());
-        for partition in self.executors.owned() {
+        for partition in partitions.into_iter().filter(|partition| self.executors.is_owned(*partition)) {
             let mut after = ChunkFileId(0);
             loop {
                 let page = self.doomed_page(partition, after).await?;
@@ -81,16 +98,13 @@ impl Reaper {
     /// then stays, and the deletion is repeated.
     async fn reap_page(&self, partition: PartitionId, page: Vec<(ChunkFileId, Layout)>) -> Result<()> {
         self.executors.store.sync().await.map_err(|error| store_error(&error))?;
-        let mut failed = Ok(());
-        // With the index of its claims.
-        let mut deleted = Vec::new();
-        // Held until the doomed records are deleted: no migration may begin to fill a chunk file
-        // that is just being deleted.
-        let mut claims = Vec::new();
+        // With the claims, which are held until the doomed records are deleted: no migration may
+        // begin to fill a chunk file that is just being deleted.
+        let mut claimed = Vec::new();
         for (name, layout) in page {
             // A chunk file that a migration fills is deleted when the migration is given up. A
             // migration that has just succeeded changed the record before it released its claim.
-            let Some(claimed) = self.claim_to_delete(name, &layout) else { continue };
+            let Some(claims) = self.claim_to_delete(name, &layout) else { continue };
             // The record is read again under the claims. Chunk files that were added since the page
             // was read aren't claimed, and a migration may be filling them.
             if self.executors.read(partition, |view| namespace::doomed_layout(view, name)).await?.as_ref()
@@ -98,21 +112,36 @@ impl Reaper {
             {
                 continue;
             }
-            let record = EpochedChunkFile { name, epoch: self.leases.next_epoch(name.owner()) };
-            match self.chunks.delete_doomed(record, &layout).await {
-                Ok(()) => deleted.push((name, layout, claims.len())),
-                Err(error) => failed = failed.and(Err(error)),
-            }
-            claims.push(claimed);
+            claimed.push((name, layout, claims));
+        }
+        let mut outcomes = Vec::with_capacity(claimed.len());
+        for concurrent in claimed.chunks(CONCURRENT_DELETIONS) {
+            let deletions = concurrent.iter().map(|(name, layout, _)| {
+                let record = EpochedChunkFile { name: *name, epoch: self.leases.next_epoch(name.owner()) };
+                self.chunks.delete_doomed(record, layout)
+            });
+            outcomes.extend(rt::join_all(deletions.collect()).await);
         }
         // Only now, when all deletions have ended: reconciliation that starts from here on waits
         // for the end of this.
-        let all = deleted.len();
-        deleted.retain(|(.., at)| claims[*at].iter().all(Claim::mark_deleted));
+        let mut failed = Ok(());
+        let mut deleted = Vec::new();
+        let mut all = 0;
+        for ((name, layout, claims), outcome) in claimed.iter().zip(outcomes) {
+            match outcome {
+                Ok(()) => {
+                    all += 1;
+                    if claims.iter().all(Claim::mark_deleted) {
+                        deleted.push((*name, layout));
+                    }
+                }
+                Err(error) => failed = failed.and(Err(error)),
+            }
+        }
         self.forget_doomed(partition, &deleted).await?;
         self.executors.counters.reaped.add(deleted.len() as u64);
         if deleted.len() < all {
-            self.needed.set();
+            self.request(partition);
         }
         failed
     }
@@ -132,14 +161,10 @@ impl Reaper {
         Some(claims)
     }
 
-    async fn forget_doomed(
-        &self,
-        partition: PartitionId,
-        deleted: &[(ChunkFileId, Layout, usize)],
-    ) -> Result<()> {
+    async fn forget_doomed(&self, partition: PartitionId, deleted: &[(ChunkFileId, &Layout)]) -> Result<()> {
         let command = |view: &View<'_>| {
             let mut writes = Writes::new();
-            for (name, layout, _) in deleted {
+            for (name, layout) in deleted {
                 writes.extend(namespace::forget_doomed(view, *name, layout)?);
             }
             Ok(CommandOutput { answer: (), writes })

@@ -103,7 +103,7 @@ impl Drainer {
             }
         }
         // Deletes the old chunk files, so that an empty target is reported as empty at once.
-        self.reaper.reap().await?;
+        self.reaper.reap(self.executors.owned().into_iter().collect()).await?;
         // Partitions that this service has yet to adopt or recover may have files there.
         let is_all = !self.ownership.lacks_partitions(&self.chunks.current_map())
             && self.executors.owned() == partitions;

@@ -77,7 +77,7 @@ impl StripeMover {
             drop(claim);
             transfer.stop_tracking().await;
         }
-        self.reaper.needed.set();
+        self.reaper.request(ino.partition());
         outcome
     }
 

@@ -76,7 +76,6 @@ impl Coherence {
             return Ok(Granted::default());
         }
         let requester = session.lease_requester();
-        self.keep_orphan_in_use(op, session, applied);
         // An open that asks for a lease recalls conflicting ones itself.
         if !(session.is_remote() && matches!(op, MetaOp::Open { requested_lease: Some(_), .. })) {
             self.recall_conflicting(op, requester, (view, conflict_free), applied)?;
@@ -198,14 +197,13 @@ impl Coherence {
         }
     }
 
-    /// Keeps an inode without a name while other sessions use it.
-    fn keep_orphan_in_use(&self, op: &MetaOp, session: &Session, applied: &mut Applied) {
-        if let MetaOp::Reclaim { ino } = *op
-            && !applied.writes.is_empty()
-            && !self.leases.reclaim(session.id, ino)
-        {
-            applied.writes = Writes::new();
-        }
+    /// Drops a session's use of the inodes that writes delete. Returns those that other sessions use.
+    pub fn reclaim(&self, session: &Session, writes: &Writes) -> Vec<InodeId> {
+        let deleted = writes.iter().filter_map(|(key, value)| match (keys::decode_key(key), value) {
+            (Some(keys::Key::Inode(ino)), None) => Some(ino),
+            _ => None,
+        });
+        deleted.filter(|ino| !self.leases.reclaim(session.id, *ino)).collect()
     }
 
     fn recall_conflicting(

@@ -272,7 +272,7 @@ impl Ownership {
             rt::sleep(RETRY_PAUSE).await;
         }
         self.open_recovered(&adopted);
-        self.reaper.needed.set();
+        self.reaper.request_everywhere();
         self.eviction.wait_for_grace().await;
         adopted.retain(|adopted| self.is_current(*adopted));
         let partitions: Vec<PartitionId> = adopted.iter().map(|adopted| adopted.partition).collect();

@@ -36,6 +36,7 @@ use crate::session::records::SessionRecords;
 use crate::session::registration::Registration;
 use crate::session::table::Sessions;
 use kv::Store;
+use parking_lot::Mutex;
 use routing::StorageChannels;
 use std::sync::{Arc, OnceLock};
 use types::MapHandle;
@@ -136,6 +137,7 @@ impl State {
             chunks: self.chunks.clone(),
             claims: self.claims.clone(),
             serving: self.serving.clone(),
+            requested: Mutex::default(),
             needed: rt::sync::Event::new(),
         })
     }

@@ -25,7 +25,7 @@ impl MetaService {
     /// Deletes the chunk files of all deleted files. Those on targets that don't answer are left
     /// for the next time.
     pub async fn reap(&self) -> Result<()> {
-        self.reaper.reap().await
+        self.reaper.reap(self.executors.owned().into_iter().collect()).await
     }
 
     /// Ends [`MetaService::background`].

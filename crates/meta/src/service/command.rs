@@ -15,7 +15,9 @@ use kv::Store;
 use namespace::{Applied, Env};
 use net::Deadline;
 use std::sync::Arc;
-use types::{ClusterMap, Credentials, Errno, Error, ExportAccess, MapHandle, PartitionId, Result, SessionId};
+use types::{
+    ClusterMap, Credentials, Errno, Error, ExportAccess, InodeId, MapHandle, PartitionId, Result, SessionId,
+};
 use wire::spec::MetaEffect;
 use wire::{MetaOp, MetaReply, MetaRequest};
 
@@ -39,6 +41,15 @@ pub(crate) struct CommandAnswer {
     pub granted: Granted,
     /// The client may only read the file.
     pub is_read_only: bool,
+    /// The reaper has something to delete in the command's home partition.
+    pub dooms_chunk_files: bool,
+}
+
+impl CommandAnswer {
+    /// The answer to a request that was executed before.
+    fn of_earlier(reply: MetaReply) -> CommandAnswer {
+        CommandAnswer { reply, granted: Granted::default(), is_read_only: false, dooms_chunk_files: false }
+    }
 }
 
 /// What a lookup returns.
@@ -99,8 +110,8 @@ impl Commands {
                 }
             }
         };
-        if matches!(request.op, MetaOp::Reclaim { .. }) {
-            self.reaper.needed.set();
+        if answer.dooms_chunk_files {
+            self.reaper.request(first);
         }
         Ok(answer)
     }
@@ -118,14 +129,13 @@ impl Commands {
             self.executors.counters.repeated.add(1);
             recorded.ticket.iter().for_each(|ticket| view.depend_on(ticket));
             let is_read_only = session.export().access == ExportAccess::Ro;
-            let answer = CommandAnswer { reply: recorded.reply, granted: Granted::default(), is_read_only };
+            let answer = CommandAnswer { is_read_only, ..CommandAnswer::of_earlier(recorded.reply) };
             return Ok(CommandOutput { answer, writes: Vec::new() });
         }
         // The session may have been evicted while the command waited.
         session.check()?;
         if let Some(reply) = session.replayed_creates.reply_to(&request.op) {
-            let answer = CommandAnswer { reply, granted: Granted::default(), is_read_only: false };
-            return Ok(CommandOutput { answer, writes: Vec::new() });
+            return Ok(CommandOutput { answer: CommandAnswer::of_earlier(reply), writes: Vec::new() });
         }
         self.coherence.recall_for_names(&request.op, session, (view, conflict_free))?;
         if let MetaOp::Lookup { parent, name } = &request.op
@@ -142,13 +152,21 @@ impl Commands {
             }
             (op, _) => namespace::apply(&env, view, op)?,
         };
+        if let MetaOp::Reclaim { ino, others } = &request.op {
+            let in_use = self.coherence.reclaim(session, &applied.writes);
+            if !in_use.is_empty() {
+                applied = reclaim_unused(&env, view, others.iter().chain([ino]), &in_use)?;
+            }
+        }
         if grows_store(&request.op) && !applied.writes.is_empty() {
             check_free_space(&*self.executors.store)?;
         }
         let granted = self.coherence.reconcile(&request.op, session, (view, conflict_free), &mut applied)?;
         self.truncations.track_command(request, &mut applied)?;
         session.store_reply(request, &applied.reply, &mut applied.writes);
-        let answer = CommandAnswer { reply: applied.reply, granted, is_read_only };
+        let dooms_chunk_files =
+            matches!(request.op, MetaOp::Reclaim { .. }) && namespace::dooms_chunk_files(&applied.writes);
+        let answer = CommandAnswer { reply: applied.reply, granted, is_read_only, dooms_chunk_files };
         Ok(CommandOutput { answer, writes: applied.writes })
     }
 
@@ -190,6 +208,20 @@ pub(crate) fn env<'a>(
         partitions: options.partitions,
         seed: rt::random_u64(),
         map,
+    }
+}
+
+/// Deletes the orphans that aren't in use.
+fn reclaim_unused<'a>(
+    env: &Env<'_>,
+    view: &View<'_>,
+    orphans: impl Iterator<Item = &'a InodeId>,
+    in_use: &[InodeId],
+) -> Result<Applied, Abort> {
+    let mut unused: Vec<InodeId> = orphans.copied().filter(|ino| !in_use.contains(ino)).collect();
+    match unused.pop() {
+        Some(ino) => Ok(namespace::apply(env, view, &MetaOp::Reclaim { ino, others: unused })?),
+        None => Ok(Applied { reply: MetaReply::Unit, writes: Vec::new() }),
     }
 }
 

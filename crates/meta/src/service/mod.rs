@@ -139,7 +139,7 @@ impl MetaService {
             false => self.eviction.cleanup.end_sessions(&owned, |_| true).await?,
         };
         // Chunk files whose deletion the earlier run had begun.
-        self.reaper.needed.set();
+        self.reaper.request_everywhere();
         Ok(recovery)
     }
 
@@ -306,7 +306,7 @@ impl MetaService {
             deadline.unless_disconnected(self.eviction.wait_for_grace()).await?;
         }
         let answered = self.execute_at_home(request, session, deadline).await;
-        let CommandAnswer { mut reply, granted, is_read_only } =
+        let CommandAnswer { mut reply, granted, is_read_only, .. } =
             answered.inspect_err(|error| self.migrations.record_refusal(&request.op, error))?;
         self.migrations.answer_migration(&request.op, &mut reply)?;
         let Granted { grants, last_recall: recalls, directories } = granted;

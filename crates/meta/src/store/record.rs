@@ -112,6 +112,8 @@ pub(crate) struct StoredAttr {
     pub flags: u32,
     #[prost(uint32, tag = "14")]
     pub project: u32,
+    #[prost(bool, tag = "15")]
+    pub has_no_xattrs: bool,
 }
 
 impl From<&Attr> for StoredAttr {
@@ -131,6 +133,7 @@ impl From<&Attr> for StoredAttr {
             btime: attr.btime.as_nanos(),
             flags: attr.flags.0,
             project: attr.project.0,
+            has_no_xattrs: attr.has_no_xattrs,
         }
     }
 }
@@ -152,6 +155,7 @@ impl From<&StoredAttr> for Attr {
             btime: Timestamp::from_nanos(stored.btime),
             flags: InodeFlags(stored.flags),
             project: ProjectId(stored.project),
+            has_no_xattrs: stored.has_no_xattrs,
         }
     }
 }
@@ -222,6 +226,7 @@ mod tests {
             btime: time(11),
             flags: InodeFlags::NODUMP,
             project: ProjectId(12),
+            has_no_xattrs: true,
         }
     }
 

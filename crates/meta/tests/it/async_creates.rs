@@ -352,7 +352,7 @@ fn a_replayed_and_removed_file_is_not_created_again() {
         two.call(register(vec![])).await.unwrap();
         one.call(register(vec![async_create(file(dir, "a", first, "content"))])).await.unwrap();
         two.unlink(dir, "a").await.unwrap();
-        two.call(MetaOp::Reclaim { ino: first }).await.unwrap();
+        two.call(MetaOp::Reclaim { ino: first, others: Vec::new() }).await.unwrap();
         let again = one.call(deliver(dir, "a", first, "content")).await.unwrap();
         assert!(matches!(again, MetaReply::Entry(attr) if attr.ino == first), "{again:?}");
         assert_eq!(two.list(dir).await, Vec::<String>::new());

@@ -74,7 +74,7 @@ fn a_restored_chunk_file_of_a_deleted_file_is_deleted_again() {
         let slow = Arc::new(rt::sync::Event::new());
         world.chunks.slow.lock().push((targets[1], slow.clone()));
         client.unlink(ROOT, "file").await.unwrap();
-        client.call(MetaOp::Reclaim { ino }).await.unwrap();
+        client.call(MetaOp::Reclaim { ino, others: Vec::new() }).await.unwrap();
         rt::sleep(SECOND).await;
         assert_eq!(
             world.chunks.lens.lock().keys().copied().collect::<Vec<_>>(),

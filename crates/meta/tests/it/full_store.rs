@@ -100,7 +100,7 @@ fn what_frees_space_goes_on_on_a_full_disk() {
         client.call(MetaOp::Truncate { ino, size: 0, kill_suid_sgid: false }).await.unwrap();
         client.rename(ROOT, "file", ROOT, "renamed").await.unwrap();
         client.unlink(ROOT, "renamed").await.unwrap();
-        client.call(MetaOp::Reclaim { ino }).await.unwrap();
+        client.call(MetaOp::Reclaim { ino, others: Vec::new() }).await.unwrap();
         client.call(MetaOp::Rmdir { parent: ROOT, name: bytes("dir") }).await.unwrap();
         assert_eq!(client.list(ROOT).await, Vec::<String>::new());
         // As for every deleted inode.

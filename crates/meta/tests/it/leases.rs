@@ -397,13 +397,43 @@ fn a_file_without_a_name_stays_while_a_session_has_it_open() {
         assert_eq!(recall.ino, ino);
         acknowledge(&three, &recall, true).await;
         call.wait().await.unwrap();
-        one.call(MetaOp::Reclaim { ino }).await.unwrap();
+        one.call(MetaOp::Reclaim { ino, others: Vec::new() }).await.unwrap();
         assert_eq!(one.getattr(ino).await.unwrap().nlink, 0);
         two.call(release(0)).await.unwrap();
         assert_eq!(three.getattr(ino).await.unwrap().nlink, 0);
         three.call(release(1)).await.unwrap();
         rt::sleep(SECOND).await;
         assert_eq!(errno(one.getattr(ino).await), Errno::ESTALE);
+    });
+}
+
+#[test]
+fn of_files_that_are_reclaimed_together_those_in_use_stay() {
+    simulated(|world| async move {
+        let (one, two) = (world.client(1).await, world.client(2).await);
+        let mut files = Vec::new();
+        for name in ["a", "b", "c"] {
+            files.push(one.create(ROOT, name).await.unwrap().ino);
+        }
+        two.call(MetaOp::Open { ino: files[1], requested_lease: None }).await.unwrap();
+        for name in ["a", "b", "c"] {
+            one.call(MetaOp::Unlink { parent: ROOT, name: bytes(name) }).await.unwrap();
+        }
+        let too_many = MetaOp::Reclaim { ino: files[0], others: vec![files[1]; wire::MAX_RECLAIMED] };
+        assert_eq!(errno(one.call(too_many).await), Errno::EINVAL);
+        let elsewhere = InodeId::new(types::PartitionId(3), 77);
+        let mixed = MetaOp::Reclaim { ino: files[0], others: vec![elsewhere] };
+        assert_eq!(errno(one.call(mixed).await), Errno::EINVAL);
+        assert_eq!(one.getattr(files[0]).await.unwrap().nlink, 0, "a refused request changes nothing");
+        one.call(MetaOp::Reclaim { ino: files[0], others: files[1..].to_vec() }).await.unwrap();
+        let left: Vec<bool> =
+            [one.getattr(files[0]).await, one.getattr(files[1]).await, one.getattr(files[2]).await]
+                .map(|attr| attr.is_ok())
+                .to_vec();
+        assert_eq!(left, [false, true, false]);
+        two.call(MetaOp::Release { inodes: vec![files[1]], seen: 0 }).await.unwrap();
+        rt::sleep(SECOND).await;
+        assert_eq!(errno(one.getattr(files[1]).await), Errno::ESTALE);
     });
 }
 

@@ -169,7 +169,7 @@ fn chunks_of_reclaimed_files_are_deleted_in_the_background_once_their_target_ans
             let (ino, layout) = begin(&client, &name).await;
             fixture.write(ino, &layout, [1, 2, 3]);
             client.unlink(InodeId::ROOT, &name).await.unwrap();
-            client.call(MetaOp::Reclaim { ino }).await.unwrap();
+            client.call(MetaOp::Reclaim { ino, others: Vec::new() }).await.unwrap();
             doomed.push(ino);
         }
         fixture.chunks.down.lock().push(TargetId(2));

@@ -215,7 +215,7 @@ fn a_file_without_a_name_survives_the_move_of_its_partition() {
         cluster.give(files[0].partition(), NodeId(1));
         cluster.wait_until_served().await;
         for &file in &files {
-            remover.call(MetaOp::Reclaim { ino: file }).await.unwrap();
+            remover.call(MetaOp::Reclaim { ino: file, others: Vec::new() }).await.unwrap();
         }
         rt::sleep(Duration::from_secs(1)).await;
         for &file in &files {
@@ -225,7 +225,7 @@ fn a_file_without_a_name_survives_the_move_of_its_partition() {
         user.in_use.lock().clear();
         for file in files {
             user.call(MetaOp::Release { inodes: vec![file], seen: u64::MAX }).await.unwrap();
-            user.call(MetaOp::Reclaim { ino: file }).await.unwrap();
+            user.call(MetaOp::Reclaim { ino: file, others: Vec::new() }).await.unwrap();
             let gone = user.entry(MetaOp::Getattr { ino: file }).await;
             assert_eq!(gone.unwrap_err().errno, Errno::ESTALE);
         }
@@ -266,7 +266,7 @@ fn open_files_stay_known_after_a_late_retransmission_of_the_registration() {
         };
         here.call(follow).await.unwrap();
         cluster.wait_until_served().await;
-        remover.call(MetaOp::Reclaim { ino }).await.unwrap();
+        remover.call(MetaOp::Reclaim { ino, others: Vec::new() }).await.unwrap();
         assert_eq!(here.getattr(ino).await.unwrap().nlink, 0, "it is still open");
     });
 }

@@ -132,6 +132,7 @@ mod tests {
             btime: time,
             flags: types::InodeFlags(u32::MAX),
             project: types::ProjectId(u32::MAX),
+            has_no_xattrs: true,
         };
         let name = Bytes::from(vec![b'x'; 255]);
         let entry = DirEntry { name, ino, mode, cookie: u64::MAX, attr: Some(attr) };

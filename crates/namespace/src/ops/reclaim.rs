@@ -1,4 +1,4 @@
-//! Deletion of an inode.
+//! Deletion of inodes.
 
 use crate::attributes::MAX_XATTR_NAMES;
 use crate::background::MAX_WRITERS;
@@ -6,17 +6,30 @@ use crate::keys;
 use crate::record::{Inode, Orphan};
 use crate::stripe_move::doomed_with;
 use crate::tx::{Outcome, Tx};
-use types::InodeId;
-use wire::MetaReply;
+use types::{Errno, InodeId};
+use wire::{MAX_RECLAIMED, MetaReply};
+
+/// Deletes orphans of one partition.
+pub(crate) fn reclaim(tx: &mut Tx<'_>, ino: InodeId, others: &[InodeId]) -> Outcome<MetaReply> {
+    let is_elsewhere = |other: &InodeId| other.partition() != ino.partition();
+    if others.len() >= MAX_RECLAIMED || others.iter().any(is_elsewhere) {
+        return Err(Errno::EINVAL.into());
+    }
+    delete(tx, ino)?;
+    for other in others {
+        delete(tx, *other)?;
+    }
+    Ok(MetaReply::Unit)
+}
 
 /// Deletes an orphan with all that belongs to it. Its chunk files are recorded as doomed: the
 /// metadata service deletes them afterwards. An inode that doesn't exist, or that has a name, is
 /// left alone.
-pub(crate) fn reclaim(tx: &mut Tx<'_>, ino: InodeId) -> Outcome<MetaReply> {
+fn delete(tx: &mut Tx<'_>, ino: InodeId) -> Outcome<()> {
     let is_orphan = tx.get::<Orphan>(&keys::orphan(ino))?.is_some();
     let inode = match tx.get::<Inode>(&keys::inode(ino))? {
         Some(inode) if is_orphan && inode.nlink == 0 => inode,
-        _ => return Ok(MetaReply::Unit),
+        _ => return Ok(()),
     };
     let mut owned = Vec::new();
     if inode.xattr_names > 0 {
@@ -40,5 +53,5 @@ pub(crate) fn reclaim(tx: &mut Tx<'_>, ino: InodeId) -> Outcome<MetaReply> {
     tx.count_deleted(ino)?;
     tx.delete(keys::orphan(ino));
     tx.delete(keys::inode(ino));
-    Ok(MetaReply::Unit)
+    Ok(())
 }

@@ -308,6 +308,8 @@ pub(crate) struct AttrFields {
     flags: u32,
     #[prost(uint32, tag = "18")]
     project: u32,
+    #[prost(bool, tag = "19")]
+    has_no_xattrs: bool,
 }
 
 impl From<&Attr> for AttrFields {
@@ -331,6 +333,7 @@ impl From<&Attr> for AttrFields {
             rdev: attr.rdev,
             flags: attr.flags.0,
             project: attr.project.0,
+            has_no_xattrs: attr.has_no_xattrs,
         }
     }
 }
@@ -357,6 +360,7 @@ impl TryFrom<AttrFields> for Attr {
             btime: point(f.btime_secs, f.btime_nanos)?,
             flags: InodeFlags(f.flags),
             project: ProjectId(f.project),
+            has_no_xattrs: f.has_no_xattrs,
         })
     }
 }

@@ -348,6 +348,14 @@ pub(crate) struct ReleaseFields {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct ReclaimFields {
+    #[prost(uint64, tag = "1")]
+    pub ino: u64,
+    #[prost(uint64, repeated, tag = "2")]
+    pub others: Vec<u64>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct InodesFields {
     #[prost(uint64, repeated, tag = "1")]
     pub inodes: Vec<u64>,

@@ -63,7 +63,7 @@ pub(crate) enum OpFields {
     #[prost(message, tag = "33")]
     TruncateDone(InodeFields),
     #[prost(message, tag = "34")]
-    Reclaim(InodeFields),
+    Reclaim(ReclaimFields),
     #[prost(message, tag = "35")]
     Lock(LockFields),
     #[prost(message, tag = "36")]
@@ -181,7 +181,10 @@ impl From<&MetaOp> for OpFields {
                 OpFields::Truncate(TruncateFields { ino: ino.0, size, kill_suid_sgid })
             }
             MetaOp::TruncateDone { ino } => OpFields::TruncateDone(InodeFields::of(ino)),
-            MetaOp::Reclaim { ino } => OpFields::Reclaim(InodeFields::of(ino)),
+            MetaOp::Reclaim { ino, others } => OpFields::Reclaim(ReclaimFields {
+                ino: ino.0,
+                others: others.iter().map(|ino| ino.0).collect(),
+            }),
             &MetaOp::Lock { ino, family, owner, pid, kind, range, wait } => OpFields::Lock(LockFields {
                 ino: ino.0,
                 family: family.number(),
@@ -346,7 +349,9 @@ impl TryFrom<OpFields> for MetaOp {
                 MetaOp::Truncate { ino: InodeId(f.ino), size: f.size, kill_suid_sgid: f.kill_suid_sgid }
             }
             OpFields::TruncateDone(f) => MetaOp::TruncateDone { ino: InodeId(f.ino) },
-            OpFields::Reclaim(f) => MetaOp::Reclaim { ino: InodeId(f.ino) },
+            OpFields::Reclaim(f) => {
+                MetaOp::Reclaim { ino: InodeId(f.ino), others: f.others.into_iter().map(InodeId).collect() }
+            }
             OpFields::Lock(f) => MetaOp::Lock {
                 ino: InodeId(f.ino),
                 family: LockFamily::take(f.family)?,

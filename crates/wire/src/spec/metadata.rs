@@ -251,7 +251,7 @@ impl MetaOp {
             MetaOp::EndWrite { ino, .. } => command("end-write", Report).at(*ino).shares(),
             MetaOp::Truncate { ino, .. } => command("truncate", Change).at(*ino),
             MetaOp::TruncateDone { ino } => command("truncate-done", Report).at(*ino).shares(),
-            MetaOp::Reclaim { ino } => command("reclaim", NONE).at(*ino),
+            MetaOp::Reclaim { ino, .. } => command("reclaim", NONE).at(*ino),
 
             MetaOp::Lock { ino, wait, .. } => lock("lock").at(*ino).without_deadline(*wait),
             MetaOp::Unlock { ino, .. } => lock("unlock").at(*ino),

@@ -131,9 +131,10 @@ impl SessionFailover {
         self.current.read().forget(ino, count);
     }
 
-    /// Adds one kernel reference.
-    pub fn remember(&self, attr: &Attr) {
-        self.current.read().remember(attr);
+    /// Adds one kernel reference: the caller passed an entry of a listing with attributes to the
+    /// kernel.
+    pub fn remember_listed(&self, attr: &Attr, listing: &Listing) {
+        self.current.read().remember_listed(attr, listing);
     }
 
     /// Executes a read-only operation, which may be repeated.

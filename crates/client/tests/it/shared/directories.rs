@@ -226,6 +226,8 @@ async fn fill_in_turns(clients: &[Arc<Client>; 2], dir: InodeId) {
     for name in FILLERS {
         for (number, client) in clients.iter().enumerate() {
             mkdir(client, dir, &format!("{name}{number}")).await;
+            // What the other client gets counts only after the end of its recall.
+            rt::sleep(Duration::from_millis(20)).await;
         }
     }
 }

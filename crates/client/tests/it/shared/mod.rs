@@ -14,6 +14,7 @@ mod flags;
 mod kernel_caches;
 mod late_truncation;
 mod lease_expiry;
+mod listings;
 mod locks;
 mod mappings;
 mod names;

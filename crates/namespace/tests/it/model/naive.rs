@@ -167,7 +167,7 @@ impl Model {
             &Action::RemoveXattr { of, name } => {
                 MetaOp::RemoveXattr { ino: ino(of), name: bytes(XATTRS[name as usize]) }
             }
-            &Action::Reclaim { of } => MetaOp::Reclaim { ino: ino(of) },
+            &Action::Reclaim { of } => MetaOp::Reclaim { ino: ino(of), others: Vec::new() },
             &Action::Lookup { dir, name } => MetaOp::Lookup { parent: ino(dir), name: named(name) },
         }
     }

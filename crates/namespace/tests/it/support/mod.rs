@@ -214,7 +214,7 @@ impl World {
     }
 
     pub fn reclaim(&mut self, ino: InodeId) {
-        self.run(MetaOp::Reclaim { ino }).unwrap();
+        self.run(MetaOp::Reclaim { ino, others: Vec::new() }).unwrap();
     }
 
     /// Renames; returns the inode that moved and the other one.

@@ -344,7 +344,7 @@ pub fn meta_ops() -> Vec<MetaOp> {
         },
         MetaOp::Truncate { ino, size: 5, kill_suid_sgid: true },
         MetaOp::TruncateDone { ino },
-        MetaOp::Reclaim { ino },
+        MetaOp::Reclaim { ino, others: Vec::new() },
         MetaOp::Lock { ino, family, owner, pid: 4711, kind, range, wait: true },
         MetaOp::Unlock { ino, family: LockFamily::Posix, owner, range },
         MetaOp::TestLock { ino, owner, kind: LockKind::Shared, range },
@@ -397,6 +397,7 @@ fn attr() -> Attr {
         btime: Timestamp::new(-1, 1),
         flags: InodeFlags::NONE,
         project: ProjectId(0),
+        has_no_xattrs: false,
     }
 }
 

@@ -197,7 +197,7 @@ pub fn meta_ops() -> Vec<BoxedStrategy<MetaOp>> {
         },
         Truncate { ino: ino(), size: u64s(), kill_suid_sgid: flag() },
         TruncateDone { ino: ino() },
-        Reclaim { ino: ino() },
+        Reclaim { ino: ino(), others: vec_of(ino()) },
         Lock {
             ino: ino(), family: family(), owner: owner(), pid: u32s(), kind: kind(), range: lock_range(), wait: flag(),
         },
@@ -530,12 +530,31 @@ fn attr() -> impl Strategy<Value = Attr> {
     let kinds = select(vec![Regular, Directory, Symlink, Fifo, Socket, CharDevice, BlockDevice]);
     let mode = (kinds, any::<u32>()).prop_map(|(kind, bits)| kind.mode_bits() | bits & !mode::S_IFMT);
     let times = [time(), time(), time(), time()];
-    (any::<[u64; 3]>(), mode, any::<[u32; 6]>(), times).prop_map(|(wide, mode, narrow, times)| {
-        let ([ino, size, blocks], [nlink, uid, gid, rdev, flags, project]) = (wide, narrow);
-        let [atime, mtime, ctime, btime] = times;
-        let (ino, flags, project) = (InodeId(ino), InodeFlags(flags), ProjectId(project));
-        Attr { ino, mode, nlink, uid, gid, rdev, size, blocks, atime, mtime, ctime, btime, flags, project }
-    })
+    (any::<[u64; 3]>(), mode, any::<[u32; 6]>(), times, any::<bool>()).prop_map(
+        |(wide, mode, narrow, times, bare)| {
+            let ([ino, size, blocks], [nlink, uid, gid, rdev, flags, project]) = (wide, narrow);
+            let [atime, mtime, ctime, btime] = times;
+            let (ino, flags, project) = (InodeId(ino), InodeFlags(flags), ProjectId(project));
+            let has_no_xattrs = bare;
+            Attr {
+                ino,
+                mode,
+                nlink,
+                uid,
+                gid,
+                rdev,
+                size,
+                blocks,
+                atime,
+                mtime,
+                ctime,
+                btime,
+                flags,
+                project,
+                has_no_xattrs,
+            }
+        },
+    )
 }
 
 fn chunk_size() -> impl Strategy<Value = u32> {
