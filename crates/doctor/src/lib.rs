@@ -17,11 +17,13 @@
 //! ```
 
 mod checks;
+mod code;
 mod facts;
 mod fix;
 pub mod read;
 
 pub use checks::{CHECKS, examine};
+pub use code::Code;
 pub use facts::{
     Clock, Device, Facts, FileSystem, FuseOverUring, Interface, IoUring, KernelVersion, ManagementContact,
     Memory, OpenFiles, Port, PortUse, Sysctl, TargetDir,
@@ -63,6 +65,9 @@ pub struct Finding {
     pub check: &'static str,
     /// Its result.
     pub state: State,
+    /// What is the case, for programs; absent if the state is good.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<Code>,
     /// What is the case, with the object's name.
     pub what: String,
     /// What to do; empty if there is nothing to do.
@@ -74,15 +79,22 @@ pub struct Finding {
 
 impl Finding {
     fn good(check: &'static str, what: impl Into<String>) -> Finding {
-        Finding { check, state: State::Good, what: what.into(), hint: String::new(), fix: None }
+        Finding { check, state: State::Good, code: None, what: what.into(), hint: String::new(), fix: None }
     }
 
-    fn warning(check: &'static str, what: impl Into<String>, hint: impl Into<String>) -> Finding {
-        Finding { check, state: State::Warning, what: what.into(), hint: hint.into(), fix: None }
+    fn warning(code: Code, what: impl Into<String>, hint: impl Into<String>) -> Finding {
+        Finding {
+            check: code.check(),
+            state: State::Warning,
+            code: Some(code),
+            what: what.into(),
+            hint: hint.into(),
+            fix: None,
+        }
     }
 
-    fn error(check: &'static str, what: impl Into<String>, hint: impl Into<String>) -> Finding {
-        Finding { state: State::Error, ..Finding::warning(check, what, hint) }
+    fn error(code: Code, what: impl Into<String>, hint: impl Into<String>) -> Finding {
+        Finding { state: State::Error, ..Finding::warning(code, what, hint) }
     }
 
     fn with_fix(self, fix: Fix) -> Finding {

@@ -4,45 +4,63 @@ use crate::data::ReplicaLocation;
 use serde::{Deserialize, Serialize};
 use types::{ByteRange, ClusterMap, InodeId, TargetId};
 
-/// Kind of a fault.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Kind {
-    /// A stored record can't be decoded.
-    DamagedRecord,
-    /// An entry refers to an inode that doesn't exist.
-    DanglingName,
-    /// An entry is stored under the wrong hash or with the wrong type.
-    MisfiledName,
-    /// The link count differs from the number of names.
-    LinkCount,
-    /// An inode without a name that isn't marked as an orphan.
-    Unreachable,
-    /// A directory's `..` doesn't lead to the directory of its entry, or it has several names.
-    Parent,
-    /// A record refers to no inode, or contradicts its inode.
-    StrayRecord,
-    /// The next inode number of a partition is in use already.
-    NextNumber,
-    /// The recorded number of inodes of a partition differs from the existing ones.
-    InodeCount,
-    /// An orphaned chunk file.
-    StrayChunkFile,
-    /// A chunk file that should exist is missing.
-    MissingChunkFile,
-    /// A chunk file ends before the data that was written to it.
-    ShortChunkFile,
-    /// A chunk file extends beyond the end of its file.
-    LongChunkFile,
-    /// Content doesn't match its checksum.
-    DamagedContent,
-    /// Replicas of a mirrored group have different content although all should be in sync.
-    CopiesDiffer,
-    /// A file has content in a group whose content is lost.
-    LostGroup,
-    /// A layout refers to a group or target that isn't in the map, or a target or replica of a
-    /// group can't be opened.
-    UnknownTarget,
+types::finding_codes! {
+    /// Kind of a fault.
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Kind {
+        DamagedRecord = "damaged-record",
+            "A record of the metadata store can't be decoded.",
+            "Restore the metadata from a backup. weft fsck --repair drops the record.",
+        DanglingName = "dangling-name",
+            "An entry refers to an inode or a directory that doesn't exist.",
+            "weft fsck --repair removes the entry.",
+        MisfiledName = "misfiled-name",
+            "An entry is stored under a wrong hash, or with a type that isn't the inode's.",
+            "weft fsck --repair stores it again.",
+        LinkCount = "link-count",
+            "The link count differs from the number of names.",
+            "weft fsck --repair sets the count.",
+        Unreachable = "unreachable",
+            "An inode without a name isn't marked as an orphan, or a directory isn't reachable from the root.",
+            "weft fsck --repair names the inode in /lost+found. It doesn't repair the directory: restore the metadata from a backup.",
+        Parent = "parent",
+            "The entry .. of a directory doesn't lead to the directory of its entry, or a directory has several names.",
+            "weft fsck --repair sets the entry. It doesn't repair several names: rename or remove all but one.",
+        StrayRecord = "stray-record",
+            "An attribute, content, orphan mark or deletion mark refers to an inode that doesn't exist, or contradicts its inode.",
+            "weft fsck --repair removes the record.",
+        NextNumber = "next-number",
+            "A partition would allocate an inode number that is in use.",
+            "weft fsck --repair sets the number.",
+        InodeCount = "inode-count",
+            "The recorded number of inodes of a partition is wrong.",
+            "weft fsck --repair sets the number.",
+        StrayChunkFile = "stray-chunk-file",
+            "A chunk file belongs to no file.",
+            "weft fsck --repair moves it to orphans of its target; with --delete it deletes it.",
+        MissingChunkFile = "missing-chunk-file",
+            "A chunk file that should exist is missing.",
+            "weft fsck --repair takes the content from another replica. Without one, restore the file from a backup.",
+        ShortChunkFile = "short-chunk-file",
+            "A chunk file ends before data that was written to it.",
+            "weft fsck --repair takes the content from another replica. Without one, restore the file from a backup.",
+        LongChunkFile = "long-chunk-file",
+            "A chunk file extends beyond the end of its file.",
+            "weft fsck --repair truncates it on a stopped cluster of one process, and saves a copy in orphans unless --delete. In use, it does so only if another replica isn't too long.",
+        DamagedContent = "damaged-content",
+            "Content doesn't match its checksum.",
+            "weft fsck --repair takes the content from another replica. Without one, restore the file from a backup.",
+        CopiesDiffer = "copies-differ",
+            "Replicas match their checksums and differ, although all should be in sync.",
+            "weft fsck --repair uses the content of the majority; with two replicas, that of the group's primary.",
+        LostGroup = "lost-group",
+            "A file has content in a group whose target was removed.",
+            "Delete the file, or restore it from a backup. --repair changes nothing.",
+        UnknownTarget = "unknown-target",
+            "A layout refers to a group that isn't in the cluster map, or a replica can't be opened or read.",
+            "Start the node, or mount the disk, and check again. --repair changes nothing.",
+    }
 }
 
 /// One fault.

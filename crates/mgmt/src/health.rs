@@ -6,10 +6,11 @@ mod scrubs;
 
 pub use certificates::Certificates;
 
+use crate::limits::OFFLINE_AFTER;
 use crate::liveness::Liveness;
 use crate::map_changes::check_version;
 use types::{CapacityClass, ClusterMap, GroupUsage, Node, NodeId, NodeState, Target, TargetId, TargetState};
-use wire::mgmt::{BackupsInfo, Health, HealthFinding, ScrubProgress, StoreInfo, Verdict};
+use wire::mgmt::{BackupsInfo, Health, HealthCode, HealthFinding, ScrubProgress, StoreInfo, Verdict};
 
 /// Age from which the newest daily backup is too old: two backups are missing.
 const OLD_BACKUP_S: u64 = 2 * 24 * 3600;
@@ -21,6 +22,7 @@ pub fn health(map: &ClusterMap, liveness: &Liveness, scrubs: &[ScrubProgress], v
     let mut findings = Vec::new();
     if map.targets.is_empty() {
         findings.push(finding(
+            HealthCode::NoTargets,
             Verdict::Critical,
             "the cluster has no targets: no file with more than a few KiB can be written".into(),
             "weft target add PATH on a storage node".into(),
@@ -39,7 +41,8 @@ pub fn health(map: &ClusterMap, liveness: &Liveness, scrubs: &[ScrubProgress], v
             |t: &Target| t.state == TargetState::Online && !t.drain && t.class != CapacityClass::Emergency;
         (!of_pool.any(usable)).then(|| {
             let what = format!("pool {} has no target that takes new files", pool.name);
-            finding(Verdict::Critical, what, format!("weft target add PATH --pool {}", pool.name))
+            let hint = format!("weft target add PATH --pool {}", pool.name);
+            finding(HealthCode::PoolUnusable, Verdict::Critical, what, hint)
         })
     }));
     findings.extend(groups::group_findings(map, liveness));
@@ -47,7 +50,8 @@ pub fn health(map: &ClusterMap, liveness: &Liveness, scrubs: &[ScrubProgress], v
     findings.extend(map.settings.checksums_off.then(|| {
         let what =
             "checksums of data are off: damage on disks and in the network is neither detected nor repaired";
-        finding(Verdict::Critical, what.into(), "weft cluster set --checksums on".into())
+        let hint = "weft cluster set --checksums on".into();
+        finding(HealthCode::ChecksumsOff, Verdict::Critical, what.into(), hint)
     }));
     let verdict = Verdict::Healthy;
     with_status(Health {
@@ -66,10 +70,10 @@ pub fn with_backups(mut health: Health, backups: BackupsInfo) -> Health {
     let hours = |seconds: u64| seconds / 3600;
     if let Some(failure) = backups.failure.as_ref().filter(|_| backups.kept > 0) {
         let what = format!("the last daily metadata backup failed: {failure}");
-        health.findings.push(finding(Verdict::Warning, what, remedy()));
+        health.findings.push(finding(HealthCode::BackupFailed, Verdict::Warning, what, remedy()));
     } else if let Some(age_s) = backups.age_s.filter(|age_s| backups.kept > 0 && *age_s > OLD_BACKUP_S) {
         let what = format!("the newest metadata backup in {} is {} hours old", backups.folder, hours(age_s));
-        health.findings.push(finding(Verdict::Warning, what, remedy()));
+        health.findings.push(finding(HealthCode::BackupOld, Verdict::Warning, what, remedy()));
     }
     health.copies = Some(backups);
     with_status(health)
@@ -101,12 +105,12 @@ pub fn with_store(mut health: Health, store: StoreInfo) -> Health {
         let what = format!(
             "the disk of the metadata at {path} is full: {space}; nothing can be created, existing files can be used and deleted"
         );
-        health.findings.push(finding(Verdict::Critical, what, remedy()));
+        health.findings.push(finding(HealthCode::MetadataDiskFull, Verdict::Critical, what, remedy()));
     } else if *free < NEARLY_FULL_TIMES * needed {
         let what = format!(
             "the disk of the metadata at {path} is nearly full: {space}, else nothing can be created"
         );
-        health.findings.push(finding(Verdict::Warning, what, remedy()));
+        health.findings.push(finding(HealthCode::MetadataDiskNearlyFull, Verdict::Warning, what, remedy()));
     }
     health.store = Some(store);
     with_status(health)
@@ -134,11 +138,23 @@ fn node_findings(
 ) {
     let name = format!("node {} ({})", node.id, node.name);
     let target_count = map.targets.iter().filter(|t| t.node == node.id).count();
+    // The map has the state that the node had when management stopped, or when the backup was made
+    // that was restored.
+    let is_known = liveness.process(node.id).is_some();
     match node.state {
+        NodeState::Online | NodeState::ProbablyOffline if !is_known => {
+            let what = format!("{name} has not reported since management started: its state is not known");
+            let seconds = OFFLINE_AFTER.as_secs();
+            let hint = format!(
+                "a running node reports within seconds; {seconds} s after the start of management it counts as offline"
+            );
+            findings.push(finding(HealthCode::NodeNotReported, Verdict::Warning, what, hint));
+        }
         NodeState::Online => {}
         NodeState::ProbablyOffline => {
             let hint = "check that weft serve runs there, and the network in between".into();
-            findings.push(finding(Verdict::Warning, format!("{name} has missed heartbeats"), hint));
+            let what = format!("{name} has missed heartbeats");
+            findings.push(finding(HealthCode::NodeLate, Verdict::Warning, what, hint));
         }
         NodeState::Offline => {
             let (verdict, what) = match target_count {
@@ -159,7 +175,7 @@ fn node_findings(
                 }
             };
             let hint = format!("start weft serve on that machine ({address}); {lost}");
-            findings.push(finding(verdict, what, hint));
+            findings.push(finding(HealthCode::NodeOffline, verdict, what, hint));
         }
     }
     if let Some(seen) = liveness.process(node.id)
@@ -168,11 +184,13 @@ fn node_findings(
         let direction = if seen.skew_s > 0 { "ahead of" } else { "behind" };
         let skew_s = seen.skew_s.unsigned_abs();
         let what = format!("the clock of {name} is {skew_s} s {direction} management's");
-        findings.push(finding(Verdict::Critical, what, "set both clocks by NTP (chrony)".into()));
+        let hint = "set both clocks by NTP (chrony)".into();
+        findings.push(finding(HealthCode::ClockSkew, Verdict::Critical, what, hint));
     }
     if check_version("", &node.version, version).is_err() {
         let what = format!("{name} runs weft {}, management runs {version}", node.version);
-        findings.push(finding(Verdict::Warning, what, "install the same version on all machines".into()));
+        let hint = "install the same version on all machines".into();
+        findings.push(finding(HealthCode::VersionMismatch, Verdict::Warning, what, hint));
     }
 }
 
@@ -192,6 +210,7 @@ fn target_finding(target: &Target, map: &ClusterMap) -> Option<HealthFinding> {
     match (target.state, target.class) {
         // Otherwise the node's finding covers it.
         (TargetState::Offline, _) if node_is_up => Some(finding(
+            HealthCode::TargetOffline,
             Verdict::Critical,
             format!("{name} is offline though its node is up"),
             format!(
@@ -200,11 +219,13 @@ fn target_finding(target: &Target, map: &ClusterMap) -> Option<HealthFinding> {
             ),
         )),
         (_, CapacityClass::Emergency) => Some(finding(
+            HealthCode::TargetFull,
             Verdict::Critical,
             format!("{name} is full: {free} MiB free"),
             "delete files, enlarge its disk, or add a target".into(),
         )),
         (_, CapacityClass::Low) => Some(finding(
+            HealthCode::TargetNearlyFull,
             Verdict::Warning,
             format!("{name} is nearly full: {free} MiB free"),
             "delete files, enlarge its disk, or add a target".into(),
@@ -213,8 +234,8 @@ fn target_finding(target: &Target, map: &ClusterMap) -> Option<HealthFinding> {
     }
 }
 
-pub(crate) fn finding(verdict: Verdict, what: String, hint: String) -> HealthFinding {
-    HealthFinding { verdict, what, hint }
+pub(crate) fn finding(code: HealthCode, verdict: Verdict, what: String, hint: String) -> HealthFinding {
+    HealthFinding { code: code.name().into(), verdict, what, hint }
 }
 
 #[cfg(test)]
@@ -255,7 +276,7 @@ mod tests {
         liveness.note_registration(NodeId(1), 1, 0);
         change(&mut map, &mut liveness);
         let health = health(&map, &liveness, &liveness.scrubs(), "0.4.1");
-        assert!(health.findings.iter().all(|f| !f.hint.is_empty()));
+        assert!(health.findings.iter().all(|f| !f.hint.is_empty() && !f.code.is_empty()));
         (health.verdict, health.findings.into_iter().map(|f| f.what).collect())
     }
 
@@ -282,6 +303,22 @@ mod tests {
         });
         assert_eq!(skewed.0, Verdict::Critical);
         assert!(skewed.1.iter().any(|what| what.contains("is 45 s behind management's")), "{:?}", skewed.1);
+    }
+
+    #[test]
+    fn a_node_is_not_healthy_before_it_has_reported() {
+        let told = |state| {
+            let mut map = cluster();
+            map.nodes[0].state = state;
+            health(&map, &Liveness::new(0), &[], "0.4.1")
+        };
+        for state in [NodeState::Online, NodeState::ProbablyOffline] {
+            let health = told(state);
+            let codes: Vec<&str> = health.findings.iter().map(|f| f.code.as_str()).collect();
+            assert_eq!((health.verdict, codes), (Verdict::Warning, vec!["node-not-reported"]));
+        }
+        assert!(told(NodeState::Offline).findings.iter().any(|f| f.code == "node-offline"));
+        assert_eq!(health(&cluster(), &online(), &[], "0.4.1").verdict, Verdict::Healthy);
     }
 
     #[test]

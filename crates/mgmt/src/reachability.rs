@@ -13,7 +13,7 @@ use crate::liveness::{Liveness, NodeProcess};
 use net::ProbeFailure;
 use std::collections::BTreeMap;
 use types::{ClusterMap, Node, NodeId, NodeState, Role};
-use wire::mgmt::{HealthFinding, MAX_UNREACHABLE, UnreachableNode, Verdict};
+use wire::mgmt::{HealthCode, HealthFinding, MAX_UNREACHABLE, UnreachableNode, Verdict};
 
 /// An address of a node to be probed now.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -220,11 +220,11 @@ impl Reachability {
         Some(match failed.len() < used {
             true => {
                 let what = format!("{name} is reachable at some of its addresses only; {causes}");
-                finding(Verdict::Warning, what, hint)
+                finding(HealthCode::NodePartlyReachable, Verdict::Warning, what, hint)
             }
             false => {
                 let what = format!("{name} sends heartbeats, but can't be reached: {causes}");
-                finding(Verdict::Critical, what, hint)
+                finding(HealthCode::NodeUnreachable, Verdict::Critical, what, hint)
             }
         })
     }
@@ -245,7 +245,7 @@ impl Reachability {
         let what =
             format!("{who} can't reach node {} ({}); the first is {member}: {cause}", node.id, node.name);
         let hint = "check the network between them (firewall, routes, networks in node.toml and in the cluster file); weft net show MOUNTPOINT there shows details";
-        Some(finding(verdict, what, hint.into()))
+        Some(finding(HealthCode::NodeReportedUnreachable, verdict, what, hint.into()))
     }
 }
 

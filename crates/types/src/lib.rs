@@ -7,6 +7,7 @@ mod checksum;
 mod client_name;
 mod error;
 mod export;
+mod finding_codes;
 mod flags;
 mod hash;
 mod id;

@@ -40,7 +40,7 @@ const MAX_TARGETS: i64 = 64;
 // No text above the usage, and the options and the heading of the commands on the same line, so
 // that all commands fit a screen.
 #[command(
-    help_template = "{usage-heading} {usage}   (help COMMAND | dir | exit-status; -V)   Commands:\n{subcommands}"
+    help_template = "{usage-heading} {usage}   (help COMMAND | FINDING | dir | exit-status; -V)   Commands:\n{subcommands}"
 )]
 pub struct Cli {
     /// Command to run.
@@ -151,10 +151,11 @@ pub struct PackageFilesArgs {
     pub dir: PathBuf,
 }
 
-/// `weft help exit-status`, `weft help dir`; `weft help COMMAND` is `weft COMMAND --help`.
+/// `weft help exit-status`, `weft help dir`, `weft help target-full`; `weft help COMMAND` is
+/// `weft COMMAND --help`.
 #[derive(Args, Debug)]
 pub struct HelpArgs {
-    /// Words of a command, exit-status, or dir
+    /// Words of a command, the code of a finding, exit-status, or dir
     pub words: Vec<String>,
 }
 

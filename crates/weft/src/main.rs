@@ -9,6 +9,7 @@
 
 mod api;
 mod assembly;
+mod catalogue;
 mod cli;
 mod cmd;
 mod control;

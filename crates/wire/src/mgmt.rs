@@ -13,7 +13,7 @@ mod reachability;
 
 pub use ceilings::{CeilingInfo, MAX_CEILINGS, MeasuredPlace};
 pub use clients::{ClientInfo, ClientState, NewClient, NewToken, RevocationInfo, SessionInfo, TokenInfo};
-pub use health::{BackupsInfo, Health, HealthFinding, StoreInfo, Verdict};
+pub use health::{BackupsInfo, Health, HealthCode, HealthFinding, StoreInfo, Verdict};
 pub use progress::{DrainProgress, MemberReplacement, ResyncInfo, ResyncProgress};
 pub use rates::{CeilingShare, IoCounters, TargetRate};
 pub use reachability::{MAX_UNREACHABLE, UnreachableNode};

@@ -1,7 +1,7 @@
 //! Directories of state and targets.
 
 use crate::facts::FileSystem;
-use crate::{Finding, State, TargetDir};
+use crate::{Code, Finding, State, TargetDir};
 use std::path::Path;
 
 /// File systems that weft's tests run on.
@@ -21,14 +21,14 @@ pub(super) fn directory(dir: &TargetDir) -> Vec<Finding> {
         Ok(file_system) => file_system,
         Err(cause) => {
             let hint = format!("mount the disk, or create the directory: mkdir -p {path}");
-            return vec![Finding::error("disk", format!("{path}: {cause}"), hint)];
+            return vec![Finding::error(Code::DirectoryUnusable, format!("{path}: {cause}"), hint)];
         }
     };
     let mut findings = vec![kind(&dir.path, file_system)];
     findings.extend(space(&dir.path, file_system));
     if file_system.has_direct_io == Some(false) {
         let what = format!("{path}: its file system doesn't support O_DIRECT; data is cached twice");
-        findings.push(Finding::warning("disk", what, "use xfs or ext4 on a local disk"));
+        findings.push(Finding::warning(Code::DirectIoMissing, what, "use xfs or ext4 on a local disk"));
     }
     // One good finding is enough for a directory with a problem.
     if findings.len() > 1 {
@@ -43,19 +43,27 @@ fn kind(path: &Path, file_system: &FileSystem) -> Finding {
     let is_one_of = |kinds: &[&str]| kinds.contains(&kind.as_str());
     if is_one_of(&UNSUITABLE) || kind.starts_with("fuse") {
         let what = format!("{what}, which can't store targets: it isn't a local disk file system");
-        return Finding::error("disk", what, "use a directory on xfs or ext4");
+        return Finding::error(Code::FileSystemUnsuitable, what, "use a directory on xfs or ext4");
     }
     if is_one_of(&VOLATILE) {
         let what = format!("{what}: its data is lost when the machine stops");
-        return Finding::warning("disk", what, "use a directory on xfs or ext4, except for tests");
+        return Finding::warning(
+            Code::FileSystemVolatile,
+            what,
+            "use a directory on xfs or ext4, except for tests",
+        );
     }
     if is_one_of(&OF_CONTAINERS) {
         let what = format!("{what}: its data is removed with the container");
-        return Finding::warning("disk", what, "mount a volume on xfs or ext4 into the container");
+        return Finding::warning(
+            Code::FileSystemOfContainer,
+            what,
+            "mount a volume on xfs or ext4 into the container",
+        );
     }
     if !is_one_of(&TESTED) {
         let what = format!("{what}: weft is tested on {}", TESTED.join(" and "));
-        return Finding::warning("disk", what, "use xfs or ext4");
+        return Finding::warning(Code::FileSystemUntested, what, "use xfs or ext4");
     }
     let gib = |bytes: u64| bytes >> 30;
     Finding::good("disk", format!("{what}, {} of {} GiB free", gib(file_system.free), gib(file_system.size)))
@@ -70,7 +78,7 @@ fn space(path: &Path, file_system: &FileSystem) -> Vec<Finding> {
             "dmesg shows errors of the disk; mount -o remount,rw {}",
             file_system.mount_point.display()
         );
-        findings.push(Finding::error("disk", what, hint));
+        findings.push(Finding::error(Code::DiskReadOnly, what, hint));
     }
     if file_system.free == 0 || inodes > 0 && free_inodes == 0 {
         let lacking = if file_system.free == 0 {
@@ -79,14 +87,14 @@ fn space(path: &Path, file_system: &FileSystem) -> Vec<Finding> {
             "its file system has no free inodes"
         };
         findings.push(Finding::error(
-            "disk",
+            Code::DiskFull,
             format!("{path}: {lacking}"),
             "free space, or use another disk",
         ));
     } else if (file_system.free as f64) < file_system.size as f64 * LITTLE_FREE {
         let share = 100.0 * file_system.free as f64 / file_system.size as f64;
         let what = format!("{path}: {share:.0} % of its file system is free");
-        findings.push(Finding::warning("disk", what, "free space, or use another disk"));
+        findings.push(Finding::warning(Code::DiskNearlyFull, what, "free space, or use another disk"));
     }
     findings
 }

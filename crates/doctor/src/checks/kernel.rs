@@ -1,6 +1,6 @@
 //! Kernel, io_uring and FUSE.
 
-use crate::{Device, Facts, Finding, Fix, FuseOverUring, IoUring, KernelVersion};
+use crate::{Code, Device, Facts, Finding, Fix, FuseOverUring, IoUring, KernelVersion};
 
 /// The oldest kernel that has all interfaces that weft needs: that of RHEL 9.
 const OLDEST: KernelVersion = KernelVersion { major: 5, minor: 14 };
@@ -16,11 +16,15 @@ pub(super) fn version(kernel: KernelVersion) -> Finding {
     let what = format!("Linux {kernel}");
     if kernel < OLDEST {
         let what = format!("{what} is too old: weft needs {OLDEST} or later");
-        return Finding::error("kernel", what, "upgrade the kernel, or use a newer distribution");
+        return Finding::error(Code::KernelTooOld, what, "upgrade the kernel, or use a newer distribution");
     }
     if kernel < OLDEST_TESTED {
         let what = format!("{what}: weft is tested with {OLDEST_TESTED} and later");
-        return Finding::warning("kernel", what, "try your workload on this kernel first, or upgrade it");
+        return Finding::warning(
+            Code::KernelUntested,
+            what,
+            "try your workload on this kernel first, or upgrade it",
+        );
     }
     Finding::good("kernel", what)
 }
@@ -37,7 +41,7 @@ pub(super) fn io_uring(facts: &Facts) -> Option<Finding> {
         }
         IoUring::Lacks { operations } => {
             let what = format!("io_uring lacks operations that weft needs: {}", operations.join(", "));
-            return Some(Finding::error("io_uring", what, "upgrade the kernel"));
+            return Some(Finding::error(Code::IoUringIncomplete, what, "upgrade the kernel"));
         }
         IoUring::Refused { cause } => cause,
     };
@@ -45,13 +49,13 @@ pub(super) fn io_uring(facts: &Facts) -> Option<Finding> {
     Some(match disabled {
         Some(sysctl) => {
             let what = format!("io_uring is forbidden by {IO_URING_DISABLED}={}: {cause}", sysctl.value);
-            Finding::error("io_uring", what, format!("sysctl -w {IO_URING_DISABLED}=0"))
+            Finding::error(Code::IoUringForbidden, what, format!("sysctl -w {IO_URING_DISABLED}=0"))
                 .with_fix(Fix::Sysctl { name: IO_URING_DISABLED, value: 0 })
         }
         None => {
             let what = format!("io_uring is not available: {cause}");
             let hint = "a container must allow its system calls: docker run --security-opt seccomp=unconfined, or a profile with io_uring_setup, io_uring_enter and io_uring_register";
-            Finding::error("io_uring", what, hint)
+            Finding::error(Code::IoUringUnavailable, what, hint)
         }
     })
 }
@@ -61,11 +65,11 @@ pub(super) fn fuse(facts: &Facts) -> Finding {
         Device::Usable => Finding::good("fuse", "/dev/fuse is usable"),
         Device::Absent => {
             let hint = "modprobe fuse; a container needs the device: docker run --device /dev/fuse --cap-add SYS_ADMIN";
-            Finding::error("fuse", "/dev/fuse doesn't exist: mounts are impossible", hint)
+            Finding::error(Code::FuseMissing, "/dev/fuse doesn't exist: mounts are impossible", hint)
                 .with_fix(Fix::Module { name: "fuse" })
         }
         Device::Denied => Finding::error(
-            "fuse",
+            Code::FuseDenied,
             "/dev/fuse can't be opened: permission denied",
             "chmod 666 /dev/fuse; a container must allow the device: docker run --device /dev/fuse",
         ),

@@ -1,6 +1,6 @@
 //! Ports, interfaces, and management.
 
-use crate::{Finding, Interface, ManagementContact, Port, PortUse};
+use crate::{Code, Finding, Interface, ManagementContact, Port, PortUse};
 
 /// Speed below which the network limits any disk.
 const SLOW_MBIT_PER_S: u32 = 1000;
@@ -16,15 +16,15 @@ pub(super) fn port(port: &Port) -> Finding {
         PortUse::Free => Finding::good("port", format!("{address} is free")),
         PortUse::ByWeft => Finding::good("port", format!("{address} is served by weft")),
         PortUse::By(Some((name, pid))) => {
-            Finding::error("port", format!("{address} is in use by {name} (process {pid})"), other)
+            Finding::error(Code::PortInUse, format!("{address} is in use by {name} (process {pid})"), other)
         }
         PortUse::By(None) => {
             let hint = format!("ss -ltnp 'sport = :{}' shows the program (as root); {other}", address.port());
-            Finding::error("port", format!("{address} is in use by another program"), hint)
+            Finding::error(Code::PortInUse, format!("{address} is in use by another program"), hint)
         }
         PortUse::Unusable(cause) => {
             let hint = "ip address lists the addresses of this machine; 0.0.0.0 stands for all";
-            Finding::error("port", format!("{address} can't be listened on: {cause}"), hint)
+            Finding::error(Code::PortUnusable, format!("{address} can't be listened on: {cause}"), hint)
         }
     }
 }
@@ -33,7 +33,7 @@ pub(super) fn interfaces(interfaces: &[Interface]) -> Vec<Finding> {
     let up: Vec<&Interface> = interfaces.iter().filter(|interface| interface.is_up).collect();
     if up.is_empty() && !interfaces.is_empty() {
         let what = "no network interface besides loopback is up: other machines can't reach this one";
-        return vec![Finding::warning("interface", what, "ip link show; ip link set dev NAME up")];
+        return vec![Finding::warning(Code::InterfaceDown, what, "ip link show; ip link set dev NAME up")];
     }
     up.into_iter().map(interface).collect()
 }
@@ -46,7 +46,7 @@ fn interface(interface: &Interface) -> Finding {
         Some(speed) if speed < SLOW_MBIT_PER_S => {
             let what = format!("{what}: slower than one disk");
             let hint = format!("ethtool {name} shows the modes of the link; check cable and switch");
-            Finding::warning("interface", what, hint)
+            Finding::warning(Code::InterfaceSlow, what, hint)
         }
         Some(speed) if speed >= FAST_MBIT_PER_S && *mtu < LARGE_MTU => {
             // Advice only: many networks, those of clouds among them, have no larger packets.
@@ -65,7 +65,11 @@ pub(super) fn management(contact: &ManagementContact) -> Finding {
                 "check that the management node runs and that no firewall is in between: nc -vz {}",
                 address.rsplit_once(':').map_or(address.clone(), |(host, port)| format!("{host} {port}"))
             );
-            Finding::error("management", format!("management at {address} can't be reached: {cause}"), hint)
+            Finding::error(
+                Code::ManagementUnreachable,
+                format!("management at {address} can't be reached: {cause}"),
+                hint,
+            )
         }
     }
 }

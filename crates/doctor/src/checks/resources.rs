@@ -1,6 +1,6 @@
 //! Limits, memory and clock.
 
-use crate::{Clock, Facts, Finding, Fix, Memory, OpenFiles, Purpose};
+use crate::{Clock, Code, Facts, Finding, Fix, Memory, OpenFiles, Purpose};
 
 /// Open files that a node with a few targets needs, so that chunk files in use stay open: 4,096
 /// files of up to 3 descriptors each for one target, and connections.
@@ -20,7 +20,11 @@ pub(super) fn open_files(limits: OpenFiles, purpose: Purpose) -> Finding {
         return Finding::good("open_files", what);
     }
     let what = format!("{what}; below {needed}, chunk files are opened again and again");
-    Finding::warning("open_files", what, "ulimit -Hn 1048576, or LimitNOFILE=1048576 in the systemd unit")
+    Finding::warning(
+        Code::OpenFilesLow,
+        what,
+        "ulimit -Hn 1048576, or LimitNOFILE=1048576 in the systemd unit",
+    )
 }
 
 pub(super) fn memory(memory: Memory) -> Finding {
@@ -31,7 +35,7 @@ pub(super) fn memory(memory: Memory) -> Finding {
         return Finding::good("memory", what);
     }
     let what = format!("{what}; a node of a cluster should have 2 GiB or more");
-    Finding::warning("memory", what, "add memory, or serve fewer targets here")
+    Finding::warning(Code::MemoryLow, what, "add memory, or serve fewer targets here")
 }
 
 pub(super) fn numa_reclaim(facts: &Facts) -> Option<Finding> {
@@ -42,7 +46,10 @@ pub(super) fn numa_reclaim(facts: &Facts) -> Option<Finding> {
     }
     let what = format!("{what}: the kernel drops cached data of one NUMA zone while others have free memory");
     let hint = format!("sysctl -w {ZONE_RECLAIM}=0");
-    Some(Finding::warning("numa_reclaim", what, hint).with_fix(Fix::Sysctl { name: ZONE_RECLAIM, value: 0 }))
+    Some(
+        Finding::warning(Code::NumaReclaimOn, what, hint)
+            .with_fix(Fix::Sysctl { name: ZONE_RECLAIM, value: 0 }),
+    )
 }
 
 pub(super) fn clock(clock: Clock) -> Option<Finding> {
@@ -50,7 +57,7 @@ pub(super) fn clock(clock: Clock) -> Option<Finding> {
         Clock::Unknown => None,
         Clock::Synchronized => Some(Finding::good("clock", "the clock is synchronized")),
         Clock::Unsynchronized => Some(Finding::warning(
-            "clock",
+            Code::ClockUnsynchronized,
             "the clock is not synchronized: nodes refuse members whose clock differs by more than 30 s",
             "apt install chrony (or: dnf install chrony), then systemctl enable --now chronyd",
         )),

@@ -4,7 +4,7 @@ use super::finding;
 use identity::{AUTHORITY_VALIDITY_S, NODE_VALIDITY_S, expires_soon};
 use std::collections::BTreeMap;
 use types::{ClusterMap, NodeId, Timestamp};
-use wire::mgmt::{ClientInfo, ClientState, HealthFinding, Verdict};
+use wire::mgmt::{ClientInfo, ClientState, HealthCode, HealthFinding, Verdict};
 
 /// Certificates of a cluster.
 pub struct Certificates {
@@ -28,7 +28,7 @@ pub fn certificate_findings(
     {
         let what = format!("the certificate of the cluster's authority {}", end(ends_s, now_s));
         let hint = "no certificate is valid beyond that: move the files to a new cluster before".into();
-        findings.push(finding(Verdict::Critical, what, hint));
+        findings.push(finding(HealthCode::AuthorityCertificate, Verdict::Critical, what, hint));
     }
     for node in &map.nodes {
         let ends_s = certificates.nodes.get(&node.id).copied();
@@ -38,7 +38,7 @@ pub fn certificate_findings(
         let verdict = if ends_s <= now_s { Verdict::Critical } else { Verdict::Warning };
         let what = format!("the certificate of node {} ({}) {}", node.id, node.name, end(ends_s, now_s));
         let hint = "weft serve there renews it: its log shows why it couldn't".into();
-        findings.push(finding(verdict, what, hint));
+        findings.push(finding(HealthCode::NodeCertificate, verdict, what, hint));
     }
     findings.extend(certificates.clients.iter().filter_map(|client| client_finding(client, now_s)));
 }
@@ -63,7 +63,7 @@ fn client_finding(client: &ClientInfo, now_s: i64) -> Option<HealthFinding> {
         }
     };
     let what = format!("the certificate of client {name} {}", end(*ends_s, now_s));
-    Some(finding(Verdict::Warning, what, hint))
+    Some(finding(HealthCode::ClientCertificate, Verdict::Warning, what, hint))
 }
 
 fn end(ends_s: i64, now_s: i64) -> String {

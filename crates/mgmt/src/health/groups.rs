@@ -5,7 +5,7 @@ use crate::limits::REPLACE_MEMBER_AFTER;
 use crate::liveness::Liveness;
 use std::collections::BTreeMap;
 use types::{ClusterMap, Group, GroupId, GroupUsage, MemberState, Pool, TargetId, TargetState};
-use wire::mgmt::{HealthFinding, ResyncProgress, Verdict};
+use wire::mgmt::{HealthCode, HealthFinding, ResyncProgress, Verdict};
 
 /// Largest number of groups that a finding names; the rest is counted.
 const NAMED: usize = 8;
@@ -41,7 +41,7 @@ pub(super) fn lost_group_finding(map: &ClusterMap, usage: Option<&GroupUsage>) -
         ),
     };
     let hint = "weft fsck lists the files: delete them, or restore them from a backup".to_string();
-    Some(finding(Verdict::Warning, what, hint))
+    Some(finding(HealthCode::ContentLost, Verdict::Warning, what, hint))
 }
 
 /// Groups without a reachable member in sync.
@@ -72,7 +72,7 @@ fn unreachable(map: &ClusterMap) -> Option<HealthFinding> {
         joined(&in_sync_targets),
         recovery_hint(map, &unreachable)
     );
-    Some(finding(Verdict::Critical, what, hint))
+    Some(finding(HealthCode::GroupUnreachable, Verdict::Critical, what, hint))
 }
 
 /// Hint if all members in sync are lost for good: a reachable member that missed writes.
@@ -99,7 +99,7 @@ fn recovered(group: &Group) -> Option<HealthFinding> {
         group.id
     );
     let hint = "this needs the metadata services; run weft fsck afterwards".to_string();
-    Some(finding(Verdict::Warning, what, hint))
+    Some(finding(HealthCode::GroupRecovered, Verdict::Warning, what, hint))
 }
 
 /// One finding for each target that isn't in sync in some of its groups.
@@ -142,7 +142,8 @@ fn not_in_sync(map: &ClusterMap, liveness: &Liveness) -> Vec<HealthFinding> {
                 replacement_hint(map, &groups, target)
             ),
         };
-        finding(Verdict::Warning, what, hint)
+        let code = if is_bad { HealthCode::ReplicaUnusable } else { HealthCode::ReplicaOutdated };
+        finding(code, Verdict::Warning, what, hint)
     };
     states.into_iter().map(finding).collect()
 }
@@ -209,7 +210,7 @@ fn on_shared_nodes(map: &ClusterMap, pool: &Pool) -> Option<HealthFinding> {
         true => format!("move members to other nodes: weft group rebalance --pool {}", pool.name),
         false => format!("add targets on other nodes: weft target add PATH --pool {}", pool.name),
     };
-    Some(finding(Verdict::Warning, what, hint))
+    Some(finding(HealthCode::GroupOnSharedNode, Verdict::Warning, what, hint))
 }
 
 /// Groups of a pool that don't survive the loss of one rack although they could. Groups that can't
@@ -232,7 +233,7 @@ fn on_shared_racks(map: &ClusterMap, pool: &Pool) -> Option<HealthFinding> {
         ),
     };
     let hint = format!("move members to other racks: weft group rebalance --pool {}", pool.name);
-    Some(finding(Verdict::Warning, what, hint))
+    Some(finding(HealthCode::GroupInSharedRack, Verdict::Warning, what, hint))
 }
 
 pub(super) fn format_groups(groups: &[GroupId]) -> String {

@@ -1,7 +1,7 @@
 //! Findings of scrubs.
 
 use super::finding;
-use wire::mgmt::{HealthFinding, ScrubProgress, Verdict};
+use wire::mgmt::{HealthCode, HealthFinding, ScrubProgress, Verdict};
 
 /// A finding for each target with scrub errors.
 pub(super) fn scrub_findings(scrubs: &[ScrubProgress]) -> Vec<HealthFinding> {
@@ -18,11 +18,13 @@ fn scrub_finding(progress: &ScrubProgress) -> Option<HealthFinding> {
     let lost = if *missing > 0 { format!(", {missing} missing chunk files") } else { String::new() };
     Some(match unrepaired {
         0 => finding(
+            HealthCode::DamageRepaired,
             Verdict::Warning,
             format!("target {target} had {damaged} damaged ranges{lost}; all were repaired from other replicas"),
             "check its disk (smartctl, kernel log); weft scrub start checks again".into(),
         ),
         _ => finding(
+            HealthCode::DamageLeft,
             Verdict::Critical,
             format!("target {target} has damage that could not be repaired: {damaged} damaged ranges{lost}, {mended} repaired"),
             "weft fsck names the files: restore them from a backup; check the disk, and weft scrub start checks again".into(),

@@ -3,6 +3,7 @@
 use super::routes::{ROUTES, Route};
 use crate::verbs::verb_of;
 use serde_json::{Map, Value, json};
+use wire::mgmt::HealthCode;
 
 /// Rules for all responses. docs/reference/json.md says the same for `--json`.
 const DESCRIPTION: &str = "Sizes are bytes. Ids are numbers below 2^53, so that readers with double-precision numbers (JavaScript, jq) don't round them. HEAD answers as GET does, without a body. Unknown fields, queries and bodies are refused with 400. Programs must trust api.ca.pem in the node's directory.";
@@ -125,6 +126,11 @@ fn schemas() -> Value {
         "name": text, "state": { "enum": ["valid", "expires-soon", "expired", "revoked"] }, "ends_s": number,
         "last_s": maybe_number, "added_s": number, "sessions": maybe_number,
     }));
+    let codes: Vec<&str> = HealthCode::ALL.iter().map(|code| code.name()).collect();
+    let finding_code = json!({
+        "type": "string", "examples": codes,
+        "description": "what the finding is about; docs/reference/findings.md has the meaning of each code. Later versions may add codes",
+    });
     let verdict = json!({ "enum": ["healthy", "warning", "critical"] });
     json!({
         "Any": {},
@@ -182,7 +188,7 @@ fn schemas() -> Value {
         "NewGroups": object(json!({ "pool?": text, "scheme": scheme })),
         "Session": object(json!({ "session": number, "client": text, "host": text, "address": text, "idle_s": maybe_number, "leases": maybe_number, "in_use": maybe_number })),
         "Health": object(json!({ "verdict": verdict, "findings": { "type": "array", "items": object(json!({
-            "verdict": verdict, "what": text, "hint": text,
+            "code": finding_code, "verdict": verdict, "what": text, "hint": text,
         })) }, "copies?": object(json!({
             "folder": text, "kept": number, "newest": maybe_text, "age_s": maybe_number, "failure": maybe_text,
         })), "store?": object(json!({

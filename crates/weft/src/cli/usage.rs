@@ -1,6 +1,7 @@
 //! Reading the command line: help, versions, and calls that are wrong.
 
 use super::{Cli, Command};
+use crate::catalogue;
 use crate::exit::{Exit, Failure};
 use crate::output::ErrorFormat;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -66,7 +67,8 @@ pub const EXIT_STATUS: &str = "exit-status";
 pub const DIR: &str = "dir";
 
 fn is_topic(words: &[OsString]) -> bool {
-    matches!(words, [word] if word == EXIT_STATUS || word == DIR)
+    let is_code = |word: &OsString| catalogue::entries().any(|entry| word == entry.name);
+    matches!(words, [word] if word == EXIT_STATUS || word == DIR || is_code(word))
 }
 
 /// Returns the words of a command line that name a command: `weft target add`.
@@ -135,6 +137,10 @@ mod tests {
                 printed(&format!("weft {path} --help")),
                 "{path}"
             );
+        }
+        for entry in catalogue::entries() {
+            let is_command = Cli::command().find_subcommand(entry.name).is_some();
+            assert!(!is_command, "the help of {} would hide that of the finding", entry.name);
         }
         let error = call("weft help targte").unwrap_err().error;
         assert!(error.hint.contains("did you mean target?"), "{error}");

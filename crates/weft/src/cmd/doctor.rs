@@ -135,8 +135,9 @@ fn screen(findings: &[Finding], applied: &[String]) -> String {
     }
     for finding in findings.iter().filter(|finding| !finding.hint.is_empty()) {
         let how = if finding.fix.is_some() { " (weft doctor --apply does it)" } else { "" };
-        text +=
-            &format!("\n{}: {}\n  hint: {}{how}\n", state_name(finding.state), finding.what, finding.hint);
+        let code = finding.code.map_or(String::new(), |code| format!(" [{}]", code.name()));
+        let (state, what, hint) = (state_name(finding.state), &finding.what, &finding.hint);
+        text += &format!("\n{state}: {what}{code}\n  hint: {hint}{how}\n");
     }
     text
 }
@@ -164,6 +165,7 @@ mod tests {
         let text = screen(&examine(&facts, node), &["x=1".into()]);
         assert!(text.starts_with("state    check"), "{text}");
         assert!(text.contains("changed: x=1"), "{text}");
+        assert!(text.contains("free memory [numa-reclaim-on]\n"), "{text}");
         let hint = "hint: sysctl -w vm.zone_reclaim_mode=0 (weft doctor --apply does it)";
         assert!(text.contains(hint), "{text}");
     }

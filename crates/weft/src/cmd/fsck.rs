@@ -190,7 +190,7 @@ fn line(finding: &Finding) -> String {
     let moves_aside = matches!(finding.kind, Kind::StrayChunkFile | Kind::LongChunkFile);
     let needs_no_action = finding.repaired && (!moves_aside || finding.remedy.is_empty());
     let hint = if needs_no_action { String::new() } else { format!("  hint: {}\n", finding.remedy) };
-    format!("{state}{}{place}: {}{node}\n{hint}", finding.object, finding.cause)
+    format!("{state}{}{place}: {}{node} [{}]\n{hint}", finding.object, finding.cause, finding.kind.name())
 }
 
 #[cfg(test)]
@@ -211,11 +211,15 @@ mod tests {
         let behind = CheckReport { unjudged: vec!["the copy of group 5".into()], ..CheckReport::default() };
         assert!(screen(&behind).starts_with("not checked: the copy of group 5\nclean: 0 files"));
         let mut report = CheckReport { findings: vec![finding(true)], ..CheckReport::default() };
-        assert!(screen(&report).starts_with("repaired: /a, bytes 0..4096: it is wrong\n1 faults repaired: "));
+        assert!(
+            screen(&report).starts_with(
+                "repaired: /a, bytes 0..4096: it is wrong [damaged-content]\n1 faults repaired: "
+            )
+        );
         report.findings.push(finding(false));
         assert!(
             screen(&report).contains(
-                "\n/a, bytes 0..4096: it is wrong\n  hint: restore it\n1 faults left, 1 repaired: "
+                "\n/a, bytes 0..4096: it is wrong [damaged-content]\n  hint: restore it\n1 faults left, 1 repaired: "
             )
         );
     }
@@ -233,7 +237,10 @@ mod tests {
         let mut lost = finding(false);
         lost.lost = true;
         lost.node = Some("n1".into());
-        assert_eq!(line(&lost), "lost: /a, bytes 0..4096: it is wrong (node n1)\n  hint: restore it\n");
+        assert_eq!(
+            line(&lost),
+            "lost: /a, bytes 0..4096: it is wrong (node n1) [damaged-content]\n  hint: restore it\n"
+        );
         lost.repaired = true;
         assert!(line(&lost).starts_with("lost, and zeros now: /a"));
     }

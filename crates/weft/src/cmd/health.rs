@@ -47,7 +47,8 @@ fn verdict_name(verdict: Verdict) -> &'static str {
 
 fn health_screen(health: &Health) -> String {
     let line = |f: &wire::mgmt::HealthFinding| {
-        format!("{}: {}\n  hint: {}\n", verdict_name(f.verdict), f.what, f.hint)
+        let code = if f.code.is_empty() { String::new() } else { format!(" [{}]", f.code) };
+        format!("{}: {}{code}\n  hint: {}\n", verdict_name(f.verdict), f.what, f.hint)
     };
     let findings: String = health.findings.iter().map(line).collect();
     let copies = health.copies.as_ref().map(copies_line).unwrap_or_default();
@@ -186,6 +187,7 @@ mod tests {
     #[test]
     fn a_verdict_comes_with_its_hints() {
         let finding = wire::mgmt::HealthFinding {
+            code: "node-offline".into(),
             verdict: Verdict::Critical,
             what: "node 2 (a) is offline".into(),
             hint: "start it".into(),
@@ -198,7 +200,8 @@ mod tests {
             ceilings: vec![],
             rates: vec![],
         };
-        assert_eq!(health_screen(&health), "critical\ncritical: node 2 (a) is offline\n  hint: start it\n");
+        let text = "critical\ncritical: node 2 (a) is offline [node-offline]\n  hint: start it\n";
+        assert_eq!(health_screen(&health), text);
         let mut health = Health {
             verdict: Verdict::Healthy,
             findings: vec![],

@@ -1,6 +1,7 @@
 //! `docs/reference/findings.md` has all findings and errors.
 
 use super::read;
+use crate::catalogue;
 use std::collections::BTreeSet;
 use types::Refusal;
 use wire::mgmt::ScrubProgress;
@@ -94,16 +95,34 @@ fn variants(source: &str, name: &str) -> Vec<String> {
 }
 
 #[test]
-fn all_findings_of_fsck_are_in_the_reference() {
+fn all_outcomes_of_fsck_are_in_the_reference() {
     let (page, source) = (read(PAGE), read("crates/fsck/src/finding.rs"));
-    let kinds = variants(&source, "Kind");
-    assert!(kinds.iter().any(|kind| kind == "DamagedRecord") && kinds.len() > 10, "{kinds:?}");
-    let row = |kind: &String| format!("\n| `{}` |", kebab_case(kind));
-    let missing: Vec<String> = kinds.iter().map(row).filter(|row| !page.contains(row)).collect();
-    assert!(missing.is_empty(), "{PAGE} has no row {missing:?}");
-    assert_eq!(page.matches("| `short-chunk-file` |").count(), 1);
     for outcome in variants(&source, "CheckOutcome") {
         assert!(page.contains(&format!("`{}`", kebab_case(&outcome))), "{outcome}");
+    }
+}
+
+/// Returns the headings of the fourth level with the text below each, on one line.
+fn sections(page: &str) -> Vec<(&str, String)> {
+    let parts = page.split("\n#### ").skip(1).filter_map(|part| part.split_once('\n'));
+    parts.map(|(heading, text)| (heading, on_one_line(text.split("\n##").next().unwrap_or(text)))).collect()
+}
+
+#[test]
+fn each_code_has_its_section_with_meaning_and_remedy() {
+    let page = read(PAGE);
+    let sections = sections(&page);
+    let codes: Vec<&str> = catalogue::entries().map(|entry| entry.name).collect();
+    let headings: Vec<&str> =
+        sections.iter().map(|(heading, _)| *heading).filter(|heading| !heading.contains(' ')).collect();
+    assert_eq!(headings, codes, "headings of {PAGE}, beside the codes in the program");
+    for entry in catalogue::entries() {
+        let (_, text) = sections.iter().find(|(heading, _)| *heading == entry.name).unwrap();
+        let expected = format!("{} What to do: {}", entry.meaning, entry.remedy);
+        assert!(text.starts_with(&expected), "{PAGE}, {}: {text}\nis not: {expected}", entry.name);
+    }
+    for code in doctor::Code::ALL {
+        assert!(page.contains(&format!("\n### Check `{}`\n", code.check())), "{code:?}");
     }
 }
 

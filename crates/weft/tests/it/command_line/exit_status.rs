@@ -74,6 +74,17 @@ fn the_table_of_statuses_is_a_topic_of_help() {
 }
 
 #[test]
+fn the_code_of_a_finding_is_a_topic_of_help() {
+    for (code, command) in
+        [("target-full", "weft health"), ("damaged-content", "weft fsck"), ("kernel-too-old", "weft doctor")]
+    {
+        let text = stdout_text(&weft(&["help", code]));
+        let is_entry = text.starts_with(&format!("{code}: a finding of {command}\n"));
+        assert!(is_entry && text.contains("\nWhat to do: "), "{text}");
+    }
+}
+
+#[test]
 fn a_mount_that_fails_in_the_background_prints_its_error_once() {
     let base = tempfile::tempdir().unwrap();
     let dir = stopped_node(base.path());
