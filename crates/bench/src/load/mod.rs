@@ -26,7 +26,7 @@ pub use histogram::Histogram;
 pub use kernel::Kernel;
 pub use machine::machine;
 pub use multi_client::{ClientRank, ClientReport, merge_reports};
-pub use preflight::{check, check_for};
+pub use preflight::{check, check_for, check_parameters};
 
 use crate::experiment::{Caching, Experiment, Operation, Through};
 use crate::results::{Measured, Run};

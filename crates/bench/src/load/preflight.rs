@@ -34,6 +34,14 @@ struct SpaceWait {
     max_wait: Duration,
 }
 
+/// Checks the parameters of an experiment, whatever the directory.
+///
+/// # Errors
+/// `EINVAL`: invalid threads, operations, records or sizes.
+pub fn check_parameters(experiment: &Experiment) -> Result<()> {
+    needs(experiment).map(|_| ())
+}
+
 /// Checks whether an experiment can run in a directory.
 ///
 /// # Errors
@@ -48,15 +56,7 @@ pub fn check(experiment: &Experiment, place: &Path) -> Result<()> {
 /// # Errors
 /// The same as those of [`check`].
 pub fn check_for(experiment: &Experiment, place: &Path, clients: u32) -> Result<()> {
-    let (threads, need_bytes, need_files) = match experiment {
-        Experiment::Io(io) => (io.threads, check_io(io)?, 1 + u64::from(io.threads)),
-        Experiment::Meta(meta) => {
-            (meta.threads, check_meta(meta)?, u64::from(meta.threads).saturating_mul(meta.thread_files))
-        }
-    };
-    if !(1..=MAX_THREADS).contains(&threads) {
-        return Err(invalid(format!("{threads} threads"), "use 1 to 1024 of them"));
-    }
+    let (need_bytes, need_files) = needs(experiment)?;
     let shown = place.display();
     let found = fs::metadata(place).map_err(|error| {
         failed(format!("can't measure {shown}"), error)
@@ -87,6 +87,20 @@ pub fn check_for(experiment: &Experiment, place: &Path, clients: u32) -> Result<
         );
     }
     Ok(())
+}
+
+/// Returns the bytes and the files that an experiment creates on one client.
+fn needs(experiment: &Experiment) -> Result<(u64, u64)> {
+    let (threads, need_bytes, need_files) = match experiment {
+        Experiment::Io(io) => (io.threads, check_io(io)?, 1 + u64::from(io.threads)),
+        Experiment::Meta(meta) => {
+            (meta.threads, check_meta(meta)?, u64::from(meta.threads).saturating_mul(meta.thread_files))
+        }
+    };
+    if !(1..=MAX_THREADS).contains(&threads) {
+        return Err(invalid(format!("{threads} threads"), "use 1 to 1024 of them"));
+    }
+    Ok((need_bytes, need_files))
 }
 
 /// Returns the free bytes with the rest of `statvfs`. Waits until there are `need_bytes` or the

@@ -4,6 +4,7 @@ use super::cluster::{CeilingPolicy, ceilings, replica_count, require_measurable}
 use super::progress::{ProgressDisplay, new_results, print_note};
 use super::read::read;
 use crate::cli::CharacterizeArgs;
+use crate::exit::{ArgumentCheck, Exit, Failure};
 use crate::output::{os_error, print, print_json};
 use bench::characterize::{Generator, Part, Report, figures, files, find, list_commands, measure};
 use bench::{Results, host, load};
@@ -11,14 +12,16 @@ use std::path::Path;
 use types::{Errno, Error, Result};
 
 /// Runs the experiments of a profile and writes the report.
-pub fn run(args: &CharacterizeArgs) -> Result<()> {
-    let profile = find(&args.profile)?;
+pub fn run(args: &CharacterizeArgs) -> Result<(), Failure> {
+    let profile = find(&args.profile).or_usage()?;
     let beside = args.beside.iter().map(|file| read(file)).collect::<Result<Vec<Results>>>()?;
     let machine = load::machine(&args.place);
     let host = host::host(&args.place, machine.memory_bytes).map_err(|e| {
         os_error(args.place.display(), &e).hint("give a directory that exists, such as the mount")
     })?;
-    let (scale, figures) = figures(&profile, args.scale, &host)?;
+    // Without a scale in the call, it is the machine that is too small.
+    let too_large = if args.scale.is_some() { Exit::Usage } else { Exit::Failed };
+    let (scale, figures) = figures(&profile, args.scale, &host).or_exit(too_large)?;
     let place = args.place.display().to_string();
     if args.list {
         print(&list_commands(&profile, scale, &figures, &place, args.iterations));
@@ -58,7 +61,8 @@ pub fn run(args: &CharacterizeArgs) -> Result<()> {
     } else {
         print(&format!("report: {}\n", args.out.join("index.html").display()));
     }
-    check_complete(&report, load.is_over(), &args.out)
+    check_complete(&report, load.is_over(), &args.out)?;
+    Ok(())
 }
 
 /// Returns an error if nothing was measured or the run was interrupted; the report is written in

@@ -4,11 +4,12 @@
 use super::cluster::{CeilingPolicy, ceilings, replica_count};
 use super::core::CoreLoad;
 use super::progress::{ProgressDisplay, new_results};
-use super::remote_clients::RemoteClients;
+use super::remote_clients::{RemoteClients, check_clients};
 use crate::cli::{
     AccessArg, BenchIoArgs, BenchLoadOptions, BenchMetaArgs, IoOperationArg, MetaOperationArg, SharingArg,
     ThroughArg,
 };
+use crate::exit::{ArgumentCheck, Failure};
 use crate::output::{Align, os_error, print, print_json, table};
 use bench::characterize::Generator;
 use bench::load::LoadResult;
@@ -32,13 +33,13 @@ const DIRECT_UNIT: u64 = 4096;
 const HARD_BYTES: u64 = 3901;
 
 /// `weft bench io`.
-pub fn io(args: &BenchIoArgs) -> Result<()> {
+pub fn io(args: &BenchIoArgs) -> Result<(), Failure> {
     let experiments = args.threads.iter().map(|threads| Experiment::Io(io_experiment(args, *threads)));
     measure(&args.place, &args.how, experiments.collect())
 }
 
 /// `weft bench meta`.
-pub fn meta(args: &BenchMetaArgs) -> Result<()> {
+pub fn meta(args: &BenchMetaArgs) -> Result<(), Failure> {
     let experiments = args.threads.iter().map(|threads| Experiment::Meta(meta_experiment(args, *threads)));
     measure(&args.place, &args.how, experiments.collect())
 }
@@ -173,7 +174,9 @@ impl<'a> LoadGenerators<'a> {
     }
 }
 
-fn measure(place: &Path, how: &BenchLoadOptions, experiments: Vec<Experiment>) -> Result<()> {
+fn measure(place: &Path, how: &BenchLoadOptions, experiments: Vec<Experiment>) -> Result<(), Failure> {
+    experiments.iter().try_for_each(load::check_parameters).or_usage()?;
+    check_clients(&how.clients, &how.launch).or_usage()?;
     // Impossible experiments and unwritable files are reported before the load, not after it.
     let clients = how.clients.len().max(1) as u32;
     for experiment in &experiments {
@@ -189,7 +192,8 @@ fn measure(place: &Path, how: &BenchLoadOptions, experiments: Vec<Experiment>) -
         results.notes.push(format!("ended by a failure: {failure}"));
     }
     show_results(&results, how)?;
-    failure.map_or_else(|| check_results(&results, display.is_over()), Err)
+    failure.map_or_else(|| check_results(&results, display.is_over()), Err)?;
+    Ok(())
 }
 
 /// Runs all experiments. Also returns the failure that ended them early, if any.

@@ -13,20 +13,21 @@ mod read;
 mod remote_clients;
 
 use crate::cli::BenchCommand;
-use types::Result;
+use crate::exit::Failure;
 
 /// Runs a benchmark command.
-pub fn run(command: BenchCommand) -> Result<()> {
+pub fn run(command: BenchCommand) -> Result<(), Failure> {
     match command {
-        BenchCommand::Io(args) => load::io(&args),
-        BenchCommand::Meta(args) => load::meta(&args),
-        BenchCommand::Agent => agent::run(),
-        BenchCommand::Storage(args) => ceilings::storage(&args),
-        BenchCommand::Net(args) => ceilings::net(&args),
-        BenchCommand::Cpu(args) => ceilings::cpu(&args),
-        BenchCommand::Characterize(args) => characterize::run(&args),
-        BenchCommand::Compare(args) => compare::run(&args),
+        BenchCommand::Io(args) => load::io(&args)?,
+        BenchCommand::Meta(args) => load::meta(&args)?,
+        BenchCommand::Agent => agent::run()?,
+        BenchCommand::Storage(args) => ceilings::storage(&args)?,
+        BenchCommand::Net(args) => ceilings::net(&args)?,
+        BenchCommand::Cpu(args) => ceilings::cpu(&args)?,
+        BenchCommand::Characterize(args) => characterize::run(&args)?,
+        BenchCommand::Compare(args) => compare::run(&args)?,
     }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -40,8 +40,24 @@ struct Client {
     stop_timeout: Duration,
 }
 
+/// Checks the names of clients, and the command that starts them: names become words of a shell.
+pub(super) fn check_clients(names: &[String], launch: &str) -> Result<()> {
+    if names.len() > 1 && !launch.contains(NAME_PLACEHOLDER) {
+        let text = format!("--launch '{launch}' is the same for every client");
+        return Err(Error::new(Errno::EINVAL, text).hint("put {} where the name of the client belongs"));
+    }
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-@:".contains(c);
+    let is_valid = |name: &&String| !name.is_empty() && !name.starts_with('-') && name.chars().all(is_plain);
+    match names.iter().find(|name| !is_valid(name)) {
+        None => Ok(()),
+        Some(name) => Err(Error::new(Errno::EINVAL, format!("'{name}' is not a valid client name"))
+            .hint("use letters, digits and . _ - @ :")),
+    }
+}
+
 impl RemoteClients {
-    /// Starts clients with these names, each by the command with `{}` replaced by its name.
+    /// Starts clients with these names, each by the command with `{}` replaced by its name. The
+    /// caller has checked both ([`check_clients`]).
     ///
     /// # Errors
     /// A client can't be started, or has another version; those already started are stopped.
@@ -50,13 +66,6 @@ impl RemoteClients {
         launch: &str,
         display: &ProgressDisplay<'_>,
     ) -> Result<RemoteClients> {
-        if names.len() > 1 && !launch.contains(NAME_PLACEHOLDER) {
-            return Err(Error::new(
-                Errno::EINVAL,
-                format!("--launch '{launch}' is the same for every client"),
-            )
-            .hint("put {} where the name of the client belongs"));
-        }
         let (sender, messages) = mpsc::channel();
         let mut clients = RemoteClients { clients: Vec::new(), messages };
         for (index, name) in names.iter().enumerate() {
@@ -186,11 +195,6 @@ impl Client {
         launch: &str,
         messages: &Sender<(usize, Option<ClientMessage>)>,
     ) -> Result<Client> {
-        let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-@:".contains(c);
-        if name.is_empty() || name.starts_with('-') || !name.chars().all(is_plain) {
-            return Err(Error::new(Errno::EINVAL, format!("'{name}' is not a valid client name"))
-                .hint("use letters, digits and . _ - @ :"));
-        }
         let mut command = Command::new("sh");
         command
             .arg("-c")
