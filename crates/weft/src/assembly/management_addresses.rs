@@ -5,10 +5,11 @@
 //! the file, so that a restart doesn't depend on the old address.
 
 use crate::node_config::{read_management_addresses, resolve, write_management_addresses};
+use mgmt::StatePaths;
 use mgmt::limits::MAX_ADDRESSES;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use types::{ClusterMap, Result, Role};
 
@@ -127,26 +128,42 @@ impl ManagementAddresses {
     fn save(&self) {
         let Some(AddressFile { path, cluster }) = &self.file else { return };
         let _one = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(configured) = read_management_addresses(path, cluster) else { return };
-        let wanted = merge_addresses(&configured, &self.known().mapped);
-        if wanted == configured {
-            return;
-        }
-        let shown = path.display();
-        match write_management_addresses(path, cluster, &wanted) {
-            Ok(()) => {
-                tracing::info!(?wanted, "management has new addresses, which were saved in {shown}");
-                self.known().configured = wanted;
-            }
-            Err(error) => {
-                let hint = format!("write management = {wanted:?} into {shown} yourself");
-                tracing::warn!(
-                    hint,
-                    "management has new addresses, which could not be saved in {shown}: {error}"
-                );
-            }
+        let mapped = self.known().mapped.clone();
+        if let Some(saved) = add_to_file(path, cluster, &mapped) {
+            self.known().configured = saved;
         }
     }
+}
+
+/// Adds missing addresses to a file, before former ones. Returns what the file has now; `None` if
+/// nothing was written.
+fn add_to_file(path: &Path, cluster: &str, mapped: &[String]) -> Option<Vec<String>> {
+    let configured = read_management_addresses(path, cluster)?;
+    let wanted = merge_addresses(&configured, mapped);
+    if wanted == configured {
+        return None;
+    }
+    let shown = path.display();
+    match write_management_addresses(path, cluster, &wanted) {
+        Ok(()) => {
+            tracing::info!(?wanted, "management has new addresses, which were saved in {shown}");
+            Some(wanted)
+        }
+        Err(error) => {
+            let hint = format!("write management = {wanted:?} into {shown} yourself");
+            tracing::warn!(
+                hint,
+                "management has new addresses, which could not be saved in {shown}: {error}"
+            );
+            None
+        }
+    }
+}
+
+/// Adds the addresses of this management to the cluster file in its directory, with which new
+/// clients mount. An administrator may have removed that file.
+pub fn update_cluster_file(paths: &StatePaths, cluster: &str, addresses: &[String]) {
+    add_to_file(&paths.cluster_file(), cluster, addresses);
 }
 
 /// Merges both lists, best first: configured entries that are names or in the map, then the rest of
@@ -266,6 +283,22 @@ mod tests {
             );
             std::thread::yield_now();
         }
+    }
+
+    #[test]
+    fn the_cluster_file_of_management_follows_its_addresses() {
+        let base = tempfile::tempdir().unwrap();
+        let paths = StatePaths::new(base.path());
+        update_cluster_file(&paths, "c", &texts(&["10.0.0.9:7500"]));
+        assert!(!paths.cluster_file().exists(), "a removed file stays away");
+        let text = "# mine\ncluster = \"c\"\nmanagement = [\"10.0.0.1:7500\"]\n";
+        std::fs::write(paths.cluster_file(), text).unwrap();
+        let addresses = || read_management_addresses(&paths.cluster_file(), "c").unwrap();
+        update_cluster_file(&paths, "other", &texts(&["10.0.0.9:7500"]));
+        assert_eq!(addresses(), ["10.0.0.1:7500"], "a file of another cluster");
+        update_cluster_file(&paths, "c", &texts(&["10.0.0.9:7500"]));
+        assert_eq!(addresses(), ["10.0.0.9:7500", "10.0.0.1:7500"]);
+        assert!(std::fs::read_to_string(paths.cluster_file()).unwrap().starts_with("# mine"));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::backups::Backups;
 use super::inventory::take_inventories;
+use super::management_addresses::update_cluster_file;
 use super::membership_authority::MembershipAuthority;
 use super::metadata_store::{mark_store_created, open_engine};
 use super::offline_check::OnlineChecks;
@@ -55,6 +56,7 @@ pub async fn open_management(
     };
     let management = Management::open_cluster(writer.clone(), superblock, &first, paths.root()).await?;
     mark_store_created(paths)?;
+    update_cluster_file(paths, &superblock.uuid, &config.addresses);
     management.set_authority(Arc::new(MembershipAuthority::load(paths, superblock, config)?));
     // Before any service uses the map: it may be older than the record of revoked clients.
     management.refresh().await?;

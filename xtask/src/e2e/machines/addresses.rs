@@ -278,6 +278,7 @@ fn management_restored(stage: &Stage) -> TestResult {
     ] {
         edit(&file, &[("management", list(&[&new]))])?;
     }
+    // The mount was made before the restore.
     cluster.wait_until_used(&file, &content, &cluster.mount(0).join("after"))?;
     cluster.wait_until_healthy()?;
     let (own, line) = (dir.join("node.toml"), format!("management = [\"{new}:{PORT}\""));
