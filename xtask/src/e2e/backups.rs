@@ -383,6 +383,7 @@ fn cluster_restores(stage: &Stage) -> TestResult {
     let from_x = rig.text(&rig.dir("x"));
     rig.refused(&["meta", "backup", "--dir", &from_x], "doesn't store the cluster's metadata")?;
     let largest = change_after_backup(&mount)?;
+    let held = File::open(mount.join("stays")).at("stays")?;
     rig.add_node("c")?;
     rig.stop("m")?;
     rig.json(&["meta", "restore", &file, "--dir", &dir])?;
@@ -402,6 +403,9 @@ fn cluster_restores(stage: &Stage) -> TestResult {
         }
     });
     ensure!(is_back, "the client doesn't see what was restored: {last}");
+    let refused = held.read_at(&mut [0; 4096], 0).err().and_then(|error| error.raw_os_error());
+    ensure_eq!(refused, Some(libc::EIO), "a file that was open meanwhile");
+    drop(held);
     ensure_new_inode_numbers(&mount, largest)?;
     rig.unmount(&mount)?;
     // On another machine, with only the backup.

@@ -2,6 +2,7 @@
 
 use super::meta_backup::show_progress;
 use crate::cli::RestoreArgs;
+use crate::node_config::is_node;
 use crate::output::{format_age, os_error, print_to_stderr, show};
 use backup::{Chain, Progress, Reader, Rewrite};
 use bytes::Bytes;
@@ -60,7 +61,7 @@ pub fn run(args: &RestoreArgs) -> Result<()> {
     if args.check {
         let foot = chain.verify()?;
         (outcome.keys, outcome.bytes) = (foot.keys, foot.bytes);
-        return show(args.json, &outcome, || screen(&outcome, &dir));
+        return show(args.json, &outcome, || screen(&outcome, &dir, is_node(&dir)));
     }
     let state = open_or_extract(&dir, &chain)?;
     let done = with_progress(|progress| {
@@ -70,7 +71,7 @@ pub fn run(args: &RestoreArgs) -> Result<()> {
     })?;
     (outcome.keys, outcome.bytes, outcome.before) = (done.keys, done.bytes, done.previous_engine);
     outcome.restored = true;
-    show(args.json, &outcome, || screen(&outcome, &dir))
+    show(args.json, &outcome, || screen(&outcome, &dir, is_node(&dir)))
 }
 
 /// Opens and locks the cluster's state directory. An empty one is first filled with the files from
@@ -198,7 +199,7 @@ fn with_progress<T, E>(work: impl FnOnce(&Progress) -> Result<T, E>) -> Result<T
     })
 }
 
-fn screen(outcome: &RestoreResult, dir: &Path) -> String {
+fn screen(outcome: &RestoreResult, dir: &Path, is_node: bool) -> String {
     let moment = Timestamp::new(outcome.created_s, 0).compact_utc();
     let what = format!("{} keys as they were at {moment}, {} ago", outcome.keys, format_age(outcome.age_s));
     if !outcome.restored {
@@ -210,11 +211,43 @@ fn screen(outcome: &RestoreResult, dir: &Path) -> String {
         }
         None => String::new(),
     };
+    let dir = dir.display();
+    let next = match is_node {
+        true => format!(
+            "Clients that are mounted continue by themselves: files that are open give EIO, and locks are lost.\n\
+             Start the node, then check:  weft serve --dir {dir} --detach && weft fsck --dir {dir}\n"
+        ),
+        false => format!("Check before you mount:  weft fsck --dir {dir}\n"),
+    };
     format!(
         "restored: {what}\n{before}\
-         All clients must mount again, and files that were created, changed or deleted since then don't match the stored data.\n\
+         Files that were created, changed or deleted since then don't match the stored data.\n\
          Drains of targets (weft target drain ID) and migrations of files are cancelled.\n\
-         Check before you mount:  weft fsck --dir {}\n",
-        dir.display()
+         {next}"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_step_is_that_of_the_kind_of_cluster() {
+        let outcome = RestoreResult {
+            file: "/b/f".into(),
+            created_s: 0,
+            age_s: 60,
+            copies: 1,
+            keys: 3,
+            bytes: 9,
+            restored: true,
+            before: None,
+        };
+        let text = |is_node| screen(&outcome, Path::new("/d"), is_node);
+        assert!(text(true).contains("Clients that are mounted continue by themselves"), "{}", text(true));
+        assert!(text(true).ends_with("weft serve --dir /d --detach && weft fsck --dir /d\n"));
+        // The only client of a cluster in one process is stopped with it.
+        assert!(!text(false).contains("Clients"), "{}", text(false));
+        assert!(text(false).ends_with("Check before you mount:  weft fsck --dir /d\n"));
+    }
 }
