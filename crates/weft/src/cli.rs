@@ -203,6 +203,9 @@ pub struct UpArgs {
     /// Allow idmapped mounts, for containers (Linux 6.12)
     #[arg(long)]
     pub idmap: bool,
+    /// Answer weft health, df, status and lists of root only
+    #[arg(long)]
+    pub no_public_socket: bool,
     /// Daily metadata backups to retain; 0: make none
     #[arg(long, value_name = "N", default_value_t = crate::assembly::DEFAULT_RETAINED_BACKUPS)]
     pub backups: u32,
@@ -264,6 +267,7 @@ impl UpArgs {
             ("--no-server-cache", self.no_server_cache),
             ("--read-only", self.read_only),
             ("--idmap", self.idmap),
+            ("--no-public-socket", self.no_public_socket),
             ("--detached", self.detached),
         ];
         line.extend(flags.iter().filter(|(_, set)| *set).map(|(name, _)| OsString::from(name)));

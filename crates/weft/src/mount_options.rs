@@ -65,6 +65,8 @@ pub struct MountOptions {
     pub no_server_cache: bool,
     /// Whether small sequential writes are acknowledged before they are sent.
     pub write_behind: bool,
+    /// Whether only root may ask the mount for the state of the cluster.
+    pub no_public_socket: bool,
     /// The last option that is only for a state directory, and the last one that is only for a
     /// cluster file.
     for_directory: Option<String>,
@@ -96,6 +98,7 @@ impl MountOptions {
             no_shared_memory: false,
             no_server_cache: false,
             write_behind: false,
+            no_public_socket: false,
             for_directory: None,
             for_file: None,
         };
@@ -104,7 +107,7 @@ impl MountOptions {
             let (name, value) = word.split_once('=').unwrap_or((word, ""));
             if !options.set_option(name, value).ok_or_else(|| bad_value(name, value))? && !sloppy {
                 return Err(Error::new(Errno::EINVAL, format!("unknown mount option {word:?}")).hint(
-                    "weft knows ro, rw, idmap, transport=auto|uring|dev and no-server-cache; for a state directory targets=N, target-dir=DIR, durability=relaxed|strict and backups=N; for a cluster file timeout=SECONDS, rack=NAME, no-shared-memory and write-behind",
+                    "weft knows ro, rw, idmap, transport=auto|uring|dev, no-server-cache and no-public-socket; for a state directory targets=N, target-dir=DIR, durability=relaxed|strict and backups=N; for a cluster file timeout=SECONDS, rack=NAME, no-shared-memory and write-behind",
                 ));
             }
             let noted = |names: &[&str]| names.contains(&name).then(|| name.to_string());
@@ -129,6 +132,7 @@ impl MountOptions {
             "no-shared-memory" => self.no_shared_memory = true,
             "no-server-cache" => self.no_server_cache = true,
             "write-behind" => self.write_behind = true,
+            "no-public-socket" => self.no_public_socket = true,
             name if name.starts_with("x-") || name.starts_with("X-") || IGNORED.contains(&name) => {}
             name => match flag(name) {
                 Some((flag, on)) => self.flags.set(flag, on),
@@ -158,6 +162,7 @@ impl MountOptions {
             no_server_cache: self.no_server_cache,
             read_only: self.flags.contains(MountFlags::RDONLY),
             idmap: self.idmap,
+            no_public_socket: self.no_public_socket,
             backups: self.backups,
             detached: false,
         })
@@ -183,6 +188,7 @@ impl MountOptions {
             no_server_cache: self.no_server_cache,
             write_behind: self.write_behind,
             no_shared_memory: self.no_shared_memory,
+            no_public_socket: self.no_public_socket,
             foreground: false,
             log: None,
             detached: false,
@@ -255,6 +261,18 @@ mod tests {
         let is_read_only =
             |text| parse(text).unwrap().up(Path::new("/d"), Path::new("/m")).unwrap().read_only;
         assert!(is_read_only("rw,ro") && !is_read_only("ro,rw"));
+    }
+
+    #[test]
+    fn the_public_socket_is_an_option_of_both_kinds_of_mounts() {
+        for (text, is_off) in [("rw", false), ("rw,no-public-socket", true)] {
+            let options = parse(text).unwrap();
+            let (up, mount) = (
+                options.up(Path::new("/d"), Path::new("/m")),
+                options.mount(Path::new("/c"), Path::new("/m")),
+            );
+            assert_eq!((up.unwrap().no_public_socket, mount.unwrap().no_public_socket), (is_off, is_off));
+        }
     }
 
     #[test]

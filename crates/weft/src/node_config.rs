@@ -399,9 +399,20 @@ pub struct ClusterFile {
     pub rack: Option<String>,
     /// Protection of connections.
     pub protection: Protection,
+    /// Whether mounts of root answer other users of the machine, too.
+    #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    pub public_socket: bool,
     /// Certificate and key of the client, PEM; empty if connections are plain.
     #[serde(default)]
     pub credentials: String,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn is_yes(value: &bool) -> bool {
+    *value
 }
 
 impl ClusterFile {
@@ -606,6 +617,7 @@ mod tests {
             networks: vec![],
             rack: None,
             protection: Protection::Tls,
+            public_socket: true,
             credentials: "-----BEGIN\nabc\n".into(),
         };
         file.write(&client).unwrap();
@@ -653,6 +665,7 @@ mod tests {
             networks: vec![],
             rack: None,
             protection: Protection::Tls,
+            public_socket: true,
             credentials: both[0].to_text(),
         };
         file.write(&path).unwrap();
@@ -711,10 +724,18 @@ mod tests {
             networks: vec![],
             rack: Some("r1".into()),
             protection: Protection::Tls,
+            public_socket: true,
             credentials: "-----BEGIN\nabc\n".into(),
         };
         file.write(&path).unwrap();
         assert_eq!(ClusterFile::read(&path).unwrap(), file);
+        assert!(
+            !fs::read_to_string(&path).unwrap().contains("public_socket"),
+            "older versions don't know it"
+        );
+        let closed = ClusterFile { public_socket: false, ..file.clone() };
+        closed.write(&path).unwrap();
+        assert_eq!(ClusterFile::read(&path).unwrap(), closed);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         for mode in [0o640, 0o604, 0o602, 0o777] {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();

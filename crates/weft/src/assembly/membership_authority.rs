@@ -116,6 +116,7 @@ impl MembershipAuthority {
             networks: vec![],
             rack: None,
             protection: self.protection,
+            public_socket: true,
             credentials,
         }
     }

@@ -99,7 +99,7 @@ impl Cluster {
             stops.sender(),
         ));
         let mut cluster = Cluster { control, session, core, stops, public: None, state };
-        match cluster.announce() {
+        match cluster.announce(args) {
             Ok(()) => Ok(cluster),
             Err(error) => {
                 cluster.end(Stop::Failure)?;
@@ -120,12 +120,14 @@ impl Cluster {
     }
 
     /// Lets commands find this process.
-    fn announce(&mut self) -> Result<()> {
+    fn announce(&mut self, args: &UpArgs) -> Result<()> {
         let paths = &self.state.paths;
         write_pid_file(paths);
         mgmt::keep_start_reserve(paths);
         control::start(&paths.socket(), self.control.clone())?;
-        self.public = PublicSocket::open(Path::new(&self.control.mount()), self.control.clone());
+        if !args.no_public_socket {
+            self.public = PublicSocket::open(Path::new(&self.control.mount()), self.control.clone());
+        }
         let (name, uuid) = (&self.state.superblock.name, &self.state.superblock.uuid);
         let (mount, transport) = (self.control.mount(), self.control.transport());
         tracing::info!(uuid, mount, transport, "cluster {name} is up");

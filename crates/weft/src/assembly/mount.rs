@@ -121,6 +121,7 @@ impl MountSettings {
             server_cache: !args.no_server_cache,
             write_behind: args.write_behind,
             shared_memory: !args.no_shared_memory,
+            public_socket: file.public_socket && !args.no_public_socket,
         }
     }
 }
@@ -353,6 +354,7 @@ pub fn ask_by_cluster_file(path: &Path, request: Request) -> Result<Value> {
         server_cache: true,
         write_behind: false,
         shared_memory: false,
+        public_socket: false,
     };
     let plan = MountPlan::new(&how, file.clone())?;
     let work = async move {

@@ -124,7 +124,10 @@ impl MountControl {
     /// Opens the control sockets. The mount works without them, so a failure is only logged.
     pub fn open(self, mountpoint: &Path) -> MountSocket {
         let control = Arc::new(self);
-        let public = PublicSocket::open(mountpoint, control.clone());
+        let public = match control.how.public_socket {
+            true => PublicSocket::open(mountpoint, control.clone()),
+            false => None,
+        };
         MountSocket { private: open_private(mountpoint, control), _public: public }
     }
 }

@@ -218,6 +218,7 @@ mod tests {
             networks: vec!["10.0.0.0/8".into()],
             rack: None,
             protection: Protection::Tls,
+            public_socket: true,
             credentials: credentials.to_text(),
         };
         file.write(path).unwrap();

@@ -573,7 +573,7 @@ pub struct NetShowArgs {
 #[derive(Args, Clone, PartialEq, Debug)]
 #[command(allow_missing_positional = true)]
 pub struct MountArgs {
-    /// Cluster file, from weft client add or weft cluster token --client
+    /// Cluster file, from weft client add
     #[arg(value_name = "CLUSTER_FILE", default_value = crate::discovery::CLIENT_FILE)]
     pub cluster: PathBuf,
     /// Mount point
@@ -613,6 +613,9 @@ pub struct MountArgs {
     /// Use TCP instead of shared memory to servers on this machine
     #[arg(long)]
     pub no_shared_memory: bool,
+    /// Answer weft health, df, status and lists of root only
+    #[arg(long)]
+    pub no_public_socket: bool,
     /// Stay in the foreground, log to standard error
     #[arg(long)]
     pub foreground: bool,
@@ -662,6 +665,7 @@ impl MountArgs {
             ("--no-server-cache", self.no_server_cache),
             ("--write-behind", self.write_behind),
             ("--no-shared-memory", self.no_shared_memory),
+            ("--no-public-socket", self.no_public_socket),
             ("--foreground", self.foreground),
             ("--detached", self.detached),
         ];
@@ -698,7 +702,7 @@ mod tests {
         let again = |words: Vec<OsString>| {
             Cli::try_parse_from([OsString::from("weft")].into_iter().chain(words)).unwrap().command
         };
-        let line = "weft mount /c /m --timeout 7 --read-only --transport dev --no-shared-memory --network ::/0 --network 10.0.0.0/8 --log /l --foreground";
+        let line = "weft mount /c /m --timeout 7 --read-only --transport dev --no-shared-memory --no-public-socket --network ::/0 --network 10.0.0.0/8 --log /l --foreground";
         let Ok(Command::Mount(args)) = parse(line) else { panic!("{line}") };
         assert!(matches!(again(args.to_arguments()), Command::Mount(same) if same == args));
         let line = "weft serve --dir d --numa 1 --detach";

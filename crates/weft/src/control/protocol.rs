@@ -289,6 +289,9 @@ pub struct MountSettings {
     #[serde(default)]
     pub write_behind: bool,
     pub shared_memory: bool,
+    /// Whether it answers other users than root, too.
+    #[serde(default)]
+    pub public_socket: bool,
 }
 
 /// A session that the cluster has ended.

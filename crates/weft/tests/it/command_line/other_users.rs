@@ -31,25 +31,36 @@ fn as_nobody(dir: &Path, arguments: &[&str]) -> std::io::Result<Output> {
     command.uid(NOBODY).gid(NOBODY).output()
 }
 
+/// Returns why this test can't run here, if so.
+fn why_skipped() -> Option<String> {
+    if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
+        return Some("it needs root and /dev/fuse".into());
+    }
+    let done = as_nobody(Path::new("/"), &["--version"]);
+    done.err().map(|e| format!("another user can't execute the program: {e}"))
+}
+
+/// Starts and mounts a cluster below a directory that all users can enter.
+fn mount(base: &Path, options: &[&str]) -> Mounted {
+    fs::set_permissions(base, Permissions::from_mode(0o755)).unwrap();
+    let mountpoint = base.join("mnt");
+    fs::create_dir(&mountpoint).unwrap();
+    let dir = base.join("state").to_str().unwrap().to_string();
+    let at = mountpoint.to_str().unwrap();
+    let line = ["up", "--dir", &dir, "--mount", at, "--transport", "dev", "--detach"];
+    let up = weft(&[&line[..], options].concat());
+    assert!(up.status.success(), "{}", stderr_text(&up));
+    Mounted { dir, mountpoint }
+}
+
 #[test]
 fn another_user_asks_a_mount_and_changes_nothing() {
-    if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
-        println!("skipped: it needs root and /dev/fuse");
-        return;
-    }
-    if let Err(e) = as_nobody(Path::new("/"), &["--version"]) {
-        println!("skipped: another user can't execute the program: {e}");
+    if let Some(why) = why_skipped() {
+        println!("skipped: {why}");
         return;
     }
     let base = tempfile::tempdir().unwrap();
-    fs::set_permissions(base.path(), Permissions::from_mode(0o755)).unwrap();
-    let mountpoint = base.path().join("mnt");
-    fs::create_dir(&mountpoint).unwrap();
-    let dir = base.path().join("state").to_str().unwrap().to_string();
-    let mount = mountpoint.to_str().unwrap();
-    let up = weft(&["up", "--dir", &dir, "--mount", mount, "--transport", "dev", "--detach"]);
-    assert!(up.status.success(), "{}", stderr_text(&up));
-    let mounted = Mounted { dir, mountpoint };
+    let mounted = mount(base.path(), &[]);
 
     let ask = |arguments: &[&str]| as_nobody(&mounted.mountpoint, arguments).unwrap();
     for words in [&["df"][..], &["status"], &["target", "list"], &["pool", "list"]] {
@@ -68,4 +79,23 @@ fn another_user_asks_a_mount_and_changes_nothing() {
     assert!(!ask(&["down", "--dir", &mounted.dir]).status.success());
     let status = weft(&["status", "--dir", &mounted.dir]);
     assert!(status.status.success(), "the cluster still runs: {}", stderr_text(&status));
+}
+
+#[test]
+fn another_user_asks_nothing_of_a_mount_without_a_public_socket() {
+    if let Some(why) = why_skipped() {
+        println!("skipped: {why}");
+        return;
+    }
+    let base = tempfile::tempdir().unwrap();
+    let mounted = mount(base.path(), &["--no-public-socket"]);
+    for words in [&["df"][..], &["status"], &["health"]] {
+        let done = as_nobody(&mounted.mountpoint, words).unwrap();
+        assert!(!done.status.success() && done.stdout.is_empty(), "{words:?}: {}", stdout_text(&done));
+        let text = stderr_text(&done);
+        assert!(text.contains("error: ") && text.contains("hint: "), "{words:?}: {text}");
+    }
+    // Root asks as before.
+    let health = weft(&["health", "--dir", &mounted.dir]);
+    assert!(stdout_text(&health).starts_with("healthy"), "{}", stderr_text(&health));
 }
