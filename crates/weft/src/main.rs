@@ -25,6 +25,7 @@ mod mountpoint;
 mod node_config;
 mod numa;
 mod output;
+mod progress;
 mod size;
 mod systemd;
 mod verbs;

@@ -10,6 +10,7 @@ use crate::cli::{
 use crate::exit::{ArgumentCheck, Failure};
 use crate::node_config::{NodeConfig, Protection, announced_addresses, resolve};
 use crate::output::{Align, os_error, print, print_json, show, table};
+use crate::progress::Progress;
 use identity::{Authority, JoinToken, PendingKey};
 use mgmt::{
     FIRST_NODE, StateDir, StatePaths, Superblock, check_address, check_name, check_rack, require_vacant,
@@ -268,6 +269,7 @@ fn request_join(token: &JoinToken, args: &JoinArgs, request: Join) -> Result<Joi
         same_host: SameHost::OverTcp,
     };
     let addresses = token.addresses.clone();
+    let _progress = Progress::start(&format!("asking management at {}", addresses.join(", ")));
     let asked = rt::block_on(async move {
         let peers = Peers::new(oneself, ManagementAddresses::fixed(&addresses), JOIN_TIMEOUT)?;
         peers.management().call(MgmtRequest::Join(request), None).await

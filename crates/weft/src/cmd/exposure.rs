@@ -3,6 +3,7 @@
 use crate::cli::HealthArgs;
 use crate::control::Request;
 use crate::output::{print, print_json};
+use crate::progress::Progress;
 use crate::size::format_size;
 use ::fsck::{Amount, Domain, DomainExposure, Exposure};
 use std::time::Duration;
@@ -29,7 +30,9 @@ pub fn parse_domain(text: &str) -> std::result::Result<Domain, String> {
 
 /// Shows the exposure map.
 pub fn run(args: &HealthArgs) -> Result<()> {
+    let progress = Progress::start("reading the metadata");
     let mut exposure: Exposure = args.dir.find()?.ask_with_timeout(Request::Exposure, ANSWER_TIMEOUT)?;
+    drop(progress);
     if let Some(of) = &args.of {
         exposure.exposed.retain(|exposed| exposed.domain == *of);
         if exposure.exposed.is_empty() {

@@ -7,22 +7,19 @@ use crate::control::{CheckParameters, CheckProgress, Control, Request};
 use crate::exit::{ArgumentCheck, Exit, Failure, Outcome};
 use crate::node_config::{self, NodeConfig};
 use crate::output::{os_error, show};
+use crate::progress::{Done, Progress};
 use crate::size::format_size;
 use ::fsck::{CheckOutcome, CheckReport, Finding, Kind};
 use mgmt::StateDir;
 use serde::Serialize;
 use std::fs::File;
-use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::Arc;
 use std::time::Duration;
 use types::{Errno, Error, Result, Role};
 
 /// Longest time for the check of a running cluster: it reads all of its data.
 const TIMEOUT: Duration = Duration::from_secs(14 * 24 * 3600);
-
-/// Interval of progress updates.
-const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 
 #[derive(Serialize)]
 struct Answer<'a> {
@@ -99,49 +96,38 @@ pub fn create_loss_list(file: &Path) -> Result<PathBuf> {
     })
 }
 
-fn show_progress(what: &str, done: u64, total: u64) {
-    let _ = write!(std::io::stderr(), "\r\x1b[K{what}: {done} of {total}");
+/// Title of the progress until a part of the check has begun.
+const BEGINNING: &str = "checking the file system";
+
+fn show_progress(progress: &Progress, what: &str, done: u64, total: u64) {
+    if !what.is_empty() {
+        progress.update(what, Done::Things(done, Some(total).filter(|total| *total > 0)));
+    }
 }
 
 fn ask(mut control: Control, dir: &Path, orders: CheckParameters) -> Result<CheckReport> {
-    let (done, is_done) = channel::<()>();
-    let asked = dir.to_path_buf();
-    let poll_progress = move || {
-        while let Err(RecvTimeoutError::Timeout) = is_done.recv_timeout(PROGRESS_INTERVAL) {
-            if let Ok(CheckProgress { what, done, total }) = Control::ask(&asked, Request::CheckProgress) {
-                show_progress(&what, done, total);
-            }
+    let query = |progress: &Progress| {
+        if let Ok(CheckProgress { what, done, total }) = Control::ask(dir, Request::CheckProgress) {
+            show_progress(progress, &what, done, total);
         }
     };
-    let progress_thread = std::io::stderr().is_terminal().then(|| std::thread::spawn(poll_progress));
-    let report = control.exchange_with_timeout(Request::Check { orders }, TIMEOUT);
-    drop(done);
-    if let Some(progress_thread) = progress_thread {
-        // The thread returns nothing.
-        let _ = progress_thread.join();
-        let _ = write!(std::io::stderr(), "\r\x1b[K");
-    }
-    report
+    Progress::start(BEGINNING)
+        .during(query, || control.exchange_with_timeout(Request::Check { orders }, TIMEOUT))
 }
 
 fn check_offline(dir: &Path, orders: CheckParameters) -> Result<CheckReport> {
-    let shown = std::io::stderr().is_terminal();
-    let progress = move |what: &str, done, total| {
-        if shown {
-            show_progress(what, done, total);
-        }
-    };
+    let progress = Arc::new(Progress::start(BEGINNING));
+    let shown = progress.clone();
+    let update = move |what: &str, done, total| show_progress(&shown, what, done, total);
     let report = if node_config::is_node(dir) {
         require_names(dir, &orders)?;
-        check_names(&StateDir::open(dir)?, orders, progress)
+        check_names(&StateDir::open(dir)?, orders, update)
     } else {
         let state = StateDir::open_or_create(dir, "")?;
         prepare_process()?;
-        check(&state, orders, progress)
+        check(&state, orders, update)
     };
-    if shown {
-        let _ = write!(std::io::stderr(), "\r\x1b[K");
-    }
+    progress.end();
     report
 }
 

@@ -5,21 +5,20 @@ use crate::assembly::{Backups, DEFAULT_RETAINED_BACKUPS, open_engine};
 use crate::cli::BackupArgs;
 use crate::control::{BackupProgress, BackupResult, Control, Request};
 use crate::output::{os_error, show};
+use crate::progress::{Done, Progress};
 use crate::size::format_size;
 use kv::{Durability, Writer};
 use mgmt::StateDir;
-use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 use types::Result;
 
 /// Longest time for a backup: it reads all metadata.
 const TIMEOUT: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Interval of progress updates.
-const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
+/// Title of the progress.
+const WHAT: &str = "backing up";
 
 /// Makes a backup.
 pub fn run(args: &BackupArgs) -> Result<()> {
@@ -34,36 +33,30 @@ pub fn run(args: &BackupArgs) -> Result<()> {
 }
 
 fn ask(mut control: Control, dir: &Path, place: Option<PathBuf>, changes_only: bool) -> Result<BackupResult> {
-    let (done, is_done) = channel::<()>();
-    let asked = dir.to_path_buf();
-    let poll_progress = move || {
-        while let Err(RecvTimeoutError::Timeout) = is_done.recv_timeout(PROGRESS_INTERVAL) {
-            if let Ok(progress) = Control::ask::<BackupProgress>(&asked, Request::BackupProgress) {
-                show_progress(progress.keys, progress.bytes);
-            }
+    let query = |progress: &Progress| {
+        if let Ok(BackupProgress { keys, bytes, .. }) = Control::ask(dir, Request::BackupProgress) {
+            show_progress(progress, WHAT, keys, bytes);
         }
     };
-    let progress_thread = std::io::stderr().is_terminal().then(|| std::thread::spawn(poll_progress));
-    let made = control.exchange_with_timeout(Request::Backup { place, changes_only }, TIMEOUT);
-    drop(done);
-    if let Some(progress_thread) = progress_thread {
-        // The thread returns nothing.
-        let _ = progress_thread.join();
-        let _ = write!(std::io::stderr(), "\r\x1b[K");
-    }
-    made
+    let backup = || control.exchange_with_timeout(Request::Backup { place, changes_only }, TIMEOUT);
+    Progress::start(WHAT).during(query, backup)
 }
 
 fn make(dir: &Path, place: Option<&Path>, changes_only: bool) -> Result<BackupResult> {
     let state = StateDir::open(dir)?;
     let engine = Arc::new(open_engine(&state.paths, &state.superblock)?);
     let store = Arc::new(Writer::new(engine, Durability::Process));
-    Backups::new(store, &state.superblock, &state.paths, DEFAULT_RETAINED_BACKUPS).make(place, changes_only)
+    let backups = Backups::new(store, &state.superblock, &state.paths, DEFAULT_RETAINED_BACKUPS);
+    let query = |progress: &Progress| {
+        let BackupProgress { keys, bytes, .. } = backups.progress();
+        show_progress(progress, WHAT, keys, bytes);
+    };
+    Progress::start(WHAT).during(query, || backups.make(place, changes_only))
 }
 
-/// Shows progress on the terminal.
-pub fn show_progress(keys: u64, bytes: u64) {
-    let _ = write!(std::io::stderr(), "\r\x1b[K{keys} keys, {}", format_size(bytes));
+/// Shows how much of a backup was written or read.
+pub fn show_progress(progress: &Progress, what: &str, keys: u64, bytes: u64) {
+    progress.update(format!("{what}: {keys} keys"), Done::Bytes(bytes, None));
 }
 
 fn screen(made: &BackupResult) -> String {

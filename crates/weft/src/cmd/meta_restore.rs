@@ -4,23 +4,19 @@ use super::meta_backup::show_progress;
 use crate::cli::RestoreArgs;
 use crate::node_config::is_node;
 use crate::output::{format_age, os_error, print_to_stderr, show};
-use backup::{Chain, Progress, Reader, Rewrite};
+use crate::progress::Progress;
+use backup::{Chain, Reader, Rewrite};
 use bytes::Bytes;
 use kv::{Embedded, Engine, KvError, at_rest};
 use meta::RestoreRewriter;
 use mgmt::{StateDir, StatePaths, Superblock, require_vacant};
 use serde::Serialize;
 use std::fs;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::time::Duration;
 use types::{Errno, Error, Result, Timestamp};
-
-/// Interval of progress updates.
-const TELL_INTERVAL: Duration = Duration::from_millis(500);
 
 #[derive(Serialize)]
 struct RestoreResult {
@@ -59,7 +55,10 @@ pub fn run(args: &RestoreArgs) -> Result<()> {
         before: None,
     };
     if args.check {
-        let foot = chain.verify()?;
+        let foot = {
+            let _progress = Progress::start("reading the backup");
+            chain.verify()?
+        };
         (outcome.keys, outcome.bytes) = (foot.keys, foot.bytes);
         return show(args.json, &outcome, || screen(&outcome, &dir, is_node(&dir)));
     }
@@ -179,24 +178,12 @@ impl Rewrite for RestoreTransform {
     }
 }
 
-fn with_progress<T, E>(work: impl FnOnce(&Progress) -> Result<T, E>) -> Result<T, E> {
-    let progress = Progress::default();
-    if !std::io::stderr().is_terminal() {
-        return work(&progress);
-    }
-    std::thread::scope(|scope| {
-        let (done, is_done) = channel::<()>();
-        let progress = &progress;
-        scope.spawn(move || {
-            while let Err(RecvTimeoutError::Timeout) = is_done.recv_timeout(TELL_INTERVAL) {
-                show_progress(progress.keys.load(Relaxed), progress.bytes.load(Relaxed));
-            }
-            let _ = write!(std::io::stderr(), "\r\x1b[K");
-        });
-        let outcome = work(progress);
-        drop(done);
-        outcome
-    })
+fn with_progress<T, E>(work: impl FnOnce(&backup::Progress) -> Result<T, E>) -> Result<T, E> {
+    let counts = backup::Progress::default();
+    let query = |progress: &Progress| {
+        show_progress(progress, "restoring", counts.keys.load(Relaxed), counts.bytes.load(Relaxed));
+    };
+    Progress::start("restoring").during(query, || work(&counts))
 }
 
 fn screen(outcome: &RestoreResult, dir: &Path, is_node: bool) -> String {

@@ -2,7 +2,8 @@
 
 use super::manage::{ask, find_target};
 use crate::cli::TargetDrainArgs;
-use crate::output::{print, print_json, print_to_stderr};
+use crate::output::{print, print_json};
+use crate::progress::{Done, Progress, format_time};
 use crate::size::format_size;
 use std::time::Duration;
 use types::{Errno, Error, Result, TargetId};
@@ -16,7 +17,7 @@ const POLL: Duration = Duration::from_secs(1);
 pub fn run(args: &TargetDrainArgs) -> Result<()> {
     let (dir, target) = (&args.query.dir, TargetId(args.target));
     ask(dir, MgmtRequest::SetDrain { target, drain: true })?;
-    let mut lines = String::new();
+    let shown = args.wait.then(|| Progress::start(&format!("draining target {target}")));
     let info = loop {
         let info = find_target(dir, target)?;
         if !args.wait {
@@ -31,19 +32,35 @@ pub fn run(args: &TargetDrainArgs) -> Result<()> {
                 "bring it back (weft node list, weft health) and the drain continues; or give up the data that only it has: weft target remove {target} --dry-run lists the files, and weft target remove {target} shows what else is needed"
             )));
         }
-        let line = progress_text(progress);
-        if line != lines {
-            print_to_stderr(&format!("target {target}: {line}\n"));
-            lines = line;
+        if let Some(shown) = &shown {
+            show_progress(shown, target, progress);
         }
         std::thread::sleep(POLL);
     };
+    drop(shown);
     let progress = progress_of(&info)?;
     if args.query.json {
         return print_json(&progress);
     }
     print(&format!("target {target}: {}\n", progress_text(progress)));
     Ok(())
+}
+
+fn show_progress(shown: &Progress, target: TargetId, progress: &DrainProgress) {
+    let DrainProgress { files_left, bytes_left, bytes_moved, groups_left, hindrance, .. } = progress;
+    let mut what = match (files_left, groups_left) {
+        (Some(files), _) => format!("draining target {target}: {files} files left"),
+        (None, 0) => format!("draining target {target}: counting existing data"),
+        (None, groups) => format!("draining target {target}: still in {groups} mirrored groups"),
+    };
+    if let Some(why) = hindrance {
+        what += &format!("; {why}");
+    }
+    let done = match files_left {
+        Some(_) => Done::Bytes(*bytes_moved, Some(bytes_moved + bytes_left)),
+        None => Done::Unknown,
+    };
+    shown.update(what, done);
 }
 
 fn progress_of(info: &TargetInfo) -> Result<&DrainProgress> {
@@ -74,20 +91,12 @@ pub fn progress_text(progress: &DrainProgress) -> String {
         format_size(progress.bytes_moved)
     );
     if let Some(seconds) = progress.remaining_s {
-        text += &format!("; about {} left at {} a second", duration(seconds), format_size(progress.rate));
+        text += &format!("; about {} left at {} a second", format_time(seconds), format_size(progress.rate));
     }
     if let Some(why) = progress.stuck.as_ref().or(progress.hindrance.as_ref()) {
         text += &format!("; {why}");
     }
     text
-}
-
-fn duration(seconds: u64) -> String {
-    match seconds {
-        0..120 => format!("{seconds} s"),
-        120..7200 => format!("{} min", seconds.div_ceil(60)),
-        _ => format!("{} h", seconds.div_ceil(3600)),
-    }
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use super::manage::{find_target, print_reply};
 use crate::cli::TargetRemoveArgs;
 use crate::control::{LossParameters, Request};
 use crate::output::{print, print_json};
+use crate::progress::Progress;
 use crate::size::format_size;
 use ::fsck::{Losses, LostFile, LostGroup};
 use serde::de::DeserializeOwned;
@@ -37,6 +38,11 @@ pub fn run(args: &TargetRemoveArgs) -> Result<()> {
 }
 
 fn ask<T: DeserializeOwned>(args: &TargetRemoveArgs, request: Request) -> Result<T> {
+    let what = match request {
+        Request::Losses { .. } => format!("reading which files only target {} has", args.target),
+        _ => format!("removing target {}", args.target),
+    };
+    let _progress = Progress::start(&what);
     args.query.dir.find()?.ask_with_timeout(request, ANSWER_TIMEOUT)
 }
 

@@ -9,6 +9,7 @@ use crate::cli::UmountArgs;
 use crate::control::{Control, PeerInfo, Request};
 use crate::mountpoint;
 use crate::output::{os_error, print_to_stderr};
+use crate::progress::Progress;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::mount::{UnmountFlags, unmount};
 use std::io::ErrorKind;
@@ -109,10 +110,12 @@ fn wait_for_end(process: &OwnedFd, path: &Path) -> Result<()> {
     if has_ended(process, SESSION_NOTICE)? {
         return Ok(());
     }
-    print_to_stderr(&format!("{shown} is unmounted; waiting until its session has ended at the servers\n"));
+    let what = format!("{shown} is unmounted; waiting until its session has ended at the servers");
+    let progress = Progress::start(&what);
     if has_ended(process, SESSION_TIMEOUT - SESSION_NOTICE)? {
         return Ok(());
     }
+    drop(progress);
     print_to_stderr(&format!(
         "{shown} is unmounted, but its session has not ended, since servers don't answer; they will evict it\n\
          hint: weft health shows which servers\n"

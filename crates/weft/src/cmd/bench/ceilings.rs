@@ -4,10 +4,10 @@ use crate::cli::{BenchCeilingOptions, BenchCpuArgs, BenchNetArgs, BenchStorageAr
 use crate::cmd::manage::{ask, unexpected_reply};
 use crate::control::{MeasurementRequest, Request};
 use crate::output::{Align, show, table};
+use crate::progress::{Done, Progress};
 use crate::size::format_size;
 use bench::{Ceiling, Limit};
 use mgmt::FIRST_NODE;
-use std::io::Write;
 use std::time::Duration;
 use types::{Errno, Error, NodeId, NodeState, Result, TargetId, TargetState};
 use wire::mgmt::{CeilingInfo, NodeInfo, TargetInfo};
@@ -108,7 +108,9 @@ fn milliseconds(how: &BenchCeilingOptions) -> u64 {
 /// Measures one after the other, so that none disturbs another. Ctrl-C ends this process, and with
 /// it the running measurement.
 fn measure(how: &BenchCeilingOptions, orders: &[MeasurementRequest]) -> Result<()> {
-    let best = measured(&how.query.dir, how.seconds, orders, &|| false)?;
+    let progress = Progress::start("measuring");
+    let best = measured(&how.query.dir, how.seconds, orders, (&progress, &|| false))?;
+    drop(progress);
     show_ceilings(how, &best)
 }
 
@@ -121,15 +123,14 @@ pub(super) fn measured(
     dir: &PlaceOption,
     seconds: u64,
     orders: &[MeasurementRequest],
-    is_over: &dyn Fn() -> bool,
+    (progress, is_over): (&Progress, &dyn Fn() -> bool),
 ) -> Result<Vec<Ceiling>> {
     let mut found: Vec<Ceiling> = Vec::new();
     for (at, order) in orders.iter().enumerate() {
         if is_over() {
             return Err(Error::new(Errno::EINTR, "ended by a signal while ceilings were measured"));
         }
-        // A failed write to the screen doesn't matter.
-        let _ = writeln!(std::io::stderr(), "{}/{}: {order}", at + 1, orders.len());
+        progress.update(format!("measuring {order}"), Done::Things(at as u64, Some(orders.len() as u64)));
         let timeout = Duration::from_secs(seconds * 5) + MARGIN;
         let infos: Vec<CeilingInfo> =
             dir.find()?.ask_with_timeout(Request::Measure { order: order.clone() }, timeout)?;

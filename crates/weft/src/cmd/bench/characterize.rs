@@ -1,11 +1,12 @@
 //! `weft bench characterize`: published experiments, scaled to this machine, as a report.
 
 use super::cluster::{CeilingPolicy, ceilings, replica_count, require_measurable};
-use super::progress::{ProgressDisplay, new_results, print_note};
+use super::progress::{ProgressDisplay, new_results};
 use super::read::read;
 use crate::cli::CharacterizeArgs;
 use crate::exit::{ArgumentCheck, Exit, Failure};
 use crate::output::{os_error, print, print_json};
+use crate::progress::print_step;
 use bench::characterize::{Generator, Part, Report, figures, files, find, list_commands, measure};
 use bench::{Results, host, load};
 use std::path::Path;
@@ -51,7 +52,7 @@ pub fn run(args: &CharacterizeArgs) -> Result<(), Failure> {
         results,
         beside,
     };
-    measure(&mut report, &load, &|line| print_note(&line));
+    measure(&mut report, &load, &|line| print_step(&line));
     for (name, text) in files(&report)? {
         let file = args.out.join(name);
         std::fs::write(&file, text).map_err(|e| os_error(file.display(), &e))?;

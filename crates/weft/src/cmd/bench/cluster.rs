@@ -7,6 +7,7 @@ use crate::cmd::entry_info;
 use crate::cmd::manage::{ask, unexpected_reply};
 use crate::control::{Control, MeasurementRequest, Request};
 use crate::mountpoint;
+use crate::progress::Progress;
 use bench::{Ceiling, Limit};
 use mgmt::FIRST_NODE;
 use std::path::{Path, PathBuf};
@@ -96,7 +97,8 @@ impl MeasuredCluster {
         let drive = |target| MeasurementRequest::Drive { target, size: DRIVE_BYTES, milliseconds };
         let mut orders: Vec<MeasurementRequest> = drives.iter().filter_map(first).map(drive).collect();
         orders.push(MeasurementRequest::Cpu { node: FIRST_NODE, milliseconds });
-        measured(&PlaceOption::at(dir), SECONDS, &orders, is_over).map(drop)
+        let progress = Progress::start_stoppable("measuring ceilings");
+        measured(&PlaceOption::at(dir), SECONDS, &orders, (&progress, is_over)).map(drop)
     }
 }
 

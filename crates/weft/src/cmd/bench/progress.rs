@@ -1,14 +1,14 @@
 //! Progress display during a load, and the signals that end it.
 
 use crate::output::os_error;
+use crate::progress::{self, Done};
 use bench::characterize::Generator;
 use bench::load::{self, Observer, Progress};
 use bench::{Experiment, FORMAT, Machine, Measured, Results, host, rfc3339};
 use signal_hook::consts::{SIGINT, SIGTERM};
-use std::io::IsTerminal;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 use types::Result;
 
@@ -16,7 +16,8 @@ use types::Result;
 pub(super) struct ProgressDisplay<'a> {
     place: &'a Path,
     stop: Arc<AtomicBool>,
-    is_shown: bool,
+    /// Of the running load.
+    shown: Mutex<Option<progress::Progress>>,
 }
 
 impl<'a> ProgressDisplay<'a> {
@@ -29,25 +30,26 @@ impl<'a> ProgressDisplay<'a> {
                 .and_then(|_| signal_hook::flag::register(signal, stop.clone()));
             caught.map_err(|e| os_error("can't catch signals", &e))?;
         }
-        Ok(ProgressDisplay { place, stop, is_shown: std::io::stderr().is_terminal() })
+        Ok(ProgressDisplay { place, stop, shown: Mutex::default() })
     }
 
-    /// Clears the progress line.
+    fn shown(&self) -> MutexGuard<'_, Option<progress::Progress>> {
+        self.shown.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Clears the progress.
     pub(super) fn clear(&self) {
-        if self.is_shown {
-            print_note("\r\x1b[K");
-        }
+        *self.shown() = None;
     }
 }
 
 impl Observer for ProgressDisplay<'_> {
     fn progress(&self, progress: &Progress) {
-        if self.is_shown {
-            let share = (progress.share * 100.0).round();
-            let left = progress.left.map_or(String::new(), |left| format!(", {} s left", left.as_secs() + 1));
-            let Progress { what, phase, phases, .. } = progress;
-            print_note(&format!("\r\x1b[K{what} ({phase} of {phases}): {share} %{left}"));
-        }
+        let Progress { what, phase, phases, share, .. } = progress;
+        let what = format!("{what} ({phase} of {phases})");
+        let mut shown = self.shown();
+        let shown = shown.get_or_insert_with(|| progress::Progress::start_stoppable(&what));
+        shown.update(what, Done::Share(*share));
     }
 
     fn is_stopped(&self) -> bool {
@@ -74,11 +76,6 @@ impl Generator for ProgressDisplay<'_> {
     fn is_over(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
-}
-
-/// Prints text apart from the results.
-pub(super) fn print_note(text: &str) {
-    crate::output::print_to_stderr(text);
 }
 
 /// Returns results that start now, without measurements and ceilings.

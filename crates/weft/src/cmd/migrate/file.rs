@@ -65,8 +65,8 @@ struct Cause {
     hint: String,
 }
 
-/// Progress of a file.
-pub enum Progress {
+/// FileProgress of a file.
+pub enum FileProgress {
     /// In progress, with this many bytes copied.
     Moving(u64),
     /// Complete.
@@ -100,7 +100,7 @@ impl File {
     }
 
     /// Sends the request, or reads the progress.
-    pub fn advance(&mut self, request: &MigrationRequest) -> Progress {
+    pub fn advance(&mut self, request: &MigrationRequest) -> FileProgress {
         let done = self.step(request);
         let is_timeout = done.as_ref().is_err_and(|error| error.errno == Errno::ETIMEDOUT);
         self.timeouts = if is_timeout { self.timeouts + 1 } else { 0 };
@@ -108,29 +108,29 @@ impl File {
             Ok(progress) => progress,
             Err(error) if is_timeout && self.timeouts < MAX_TIMEOUTS => {
                 self.hindrance = Some(error.message.into_owned());
-                Progress::Moving(0)
+                FileProgress::Moving(0)
             }
-            Err(error) if error.errno == Errno::ENOENT => Progress::Deleted,
-            Err(error) => Progress::Failed(error),
+            Err(error) if error.errno == Errno::ENOENT => FileProgress::Deleted,
+            Err(error) => FileProgress::Failed(error),
         }
     }
 
-    fn step(&mut self, request: &MigrationRequest) -> Result<Progress> {
+    fn step(&mut self, request: &MigrationRequest) -> Result<FileProgress> {
         if !self.is_accepted {
             self.ask(request)?;
-            return Ok(Progress::Moving(0));
+            return Ok(FileProgress::Moving(0));
         }
         match self.state()? {
             Some(state) if state.given_up => Err(state.cause(&self.path)),
             Some(state) => {
                 self.hindrance = state.error.map(|error| error.message);
-                Ok(Progress::Moving(state.bytes_moved))
+                Ok(FileProgress::Moving(state.bytes_moved))
             }
-            None if self.is_migrated(request)? => Ok(Progress::Done),
+            None if self.is_migrated(request)? => Ok(FileProgress::Done),
             // The service was stopped before the migration began, so the next one gets the request.
             None if self.attempts < MAX_REQUESTS => {
                 self.is_accepted = false;
-                Ok(Progress::Moving(0))
+                Ok(FileProgress::Moving(0))
             }
             None => {
                 let message = format!("{}: the metadata service forgot it repeatedly", self.path.display());

@@ -7,13 +7,13 @@ mod file;
 mod walk;
 
 use crate::cli::MigrateArgs;
-use crate::output::{ErrorFormat, print, print_error, print_json, print_to_stderr};
+use crate::output::{error_lines, print, print_json};
+use crate::progress::{Done, Progress};
 use crate::size::format_size;
-use file::{File, MigrationRequest, Progress};
+use file::{File, FileProgress, MigrationRequest};
 use rustix::fs::XattrFlags;
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
-use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,9 +28,6 @@ const MAX_SUBMITTED: usize = 16;
 /// Shortest and longest pause between polls. The pause grows from the shortest whenever nothing has
 /// finished.
 const POLL_INTERVALS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(200)];
-
-/// Interval of progress updates on a terminal.
-const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Most failures that are printed one by one; further ones are only counted.
 const MAX_PRINTED_FAILURES: usize = 100;
@@ -52,9 +49,10 @@ pub fn run(args: &MigrateArgs) -> Result<()> {
     }
     let is_over = || stop.load(Ordering::Relaxed);
     let request = MigrationRequest { scheme: args.scheme, pool: args.pool.clone() };
-    let shown = std::io::stderr().is_terminal();
+    // A signal ends the migration in order.
+    let progress = Progress::start_stoppable("counting files");
     let total = walk::count(&args.paths, args.recursive, is_over);
-    let mut run = Run { request, total, shown, ..Run::new(args) };
+    let mut run = Run { request, total, ..Run::new(args, progress) };
     run.migrate_all(is_over);
     run.report(is_over())
 }
@@ -80,28 +78,25 @@ struct Run<'a> {
     request: MigrationRequest,
     /// Number and bytes of files, counted beforehand.
     total: (u64, u64),
-    shown: bool,
+    progress: Progress,
     counts: Counts,
     in_migration: Vec<File>,
     /// Bytes copied of the files in migration.
     partial_bytes: u64,
     began: Instant,
-    last_shown: Instant,
 }
 
 impl<'a> Run<'a> {
-    fn new(args: &'a MigrateArgs) -> Run<'a> {
-        let now = Instant::now();
+    fn new(args: &'a MigrateArgs, progress: Progress) -> Run<'a> {
         Run {
             args,
             request: MigrationRequest { scheme: None, pool: None },
             total: (0, 0),
-            shown: false,
+            progress,
             counts: Counts::default(),
             in_migration: Vec::new(),
             partial_bytes: 0,
-            began: now,
-            last_shown: now,
+            began: Instant::now(),
         }
     }
 
@@ -123,9 +118,7 @@ impl<'a> Run<'a> {
                 std::thread::sleep(rest);
             }
         }
-        if self.shown {
-            print_to_stderr("\r\x1b[K");
-        }
+        self.progress.end();
     }
 
     fn process_entry(&mut self, found: Found) {
@@ -164,16 +157,16 @@ impl<'a> Run<'a> {
         self.partial_bytes = 0;
         for mut file in std::mem::take(&mut self.in_migration) {
             match file.advance(&self.request) {
-                Progress::Moving(bytes) => {
+                FileProgress::Moving(bytes) => {
                     self.partial_bytes += bytes.min(file.bytes);
                     self.in_migration.push(file);
                 }
-                Progress::Done => {
+                FileProgress::Done => {
                     self.counts.moved += 1;
                     self.counts.moved_bytes += file.bytes;
                 }
-                Progress::Deleted => self.counts.deleted += 1,
-                Progress::Failed(error) => self.failed(&file.path, &error),
+                FileProgress::Deleted => self.counts.deleted += 1,
+                FileProgress::Failed(error) => self.failed(&file.path, &error),
             }
         }
         self.in_migration.len() < before
@@ -185,43 +178,23 @@ impl<'a> Run<'a> {
             return;
         }
         if !self.args.json {
-            if self.shown {
-                print_to_stderr("\r\x1b[K");
-            }
-            print_error(ErrorFormat::Text, error);
+            self.progress.note(&error_lines(error));
         }
         let path = path.to_string_lossy();
         self.counts.failures.push(json!({ "path": path, "error": error.message, "hint": error.hint }));
     }
 
-    /// Updates the progress line on a terminal.
-    fn show_progress(&mut self) {
-        if !self.shown || self.last_shown.elapsed() < PROGRESS_INTERVAL {
+    fn show_progress(&self) {
+        if !self.progress.is_shown() {
             return;
         }
-        self.last_shown = Instant::now();
         let counts = &self.counts;
         let files = counts.moved + counts.already_migrated + counts.deleted;
-        let copied = counts.moved_bytes + self.partial_bytes;
-        let rate = copied as f64 / self.began.elapsed().as_secs_f64();
-        let left = self.total.1.saturating_sub(counts.already_migrated_bytes + copied);
-        let estimate = match rate {
-            rate if rate < 1.0 || left == 0 => String::new(),
-            rate => format!(", about {} s left", (left as f64 / rate).ceil()),
-        };
+        let done = counts.already_migrated_bytes + counts.moved_bytes + self.partial_bytes;
         let hindrance = self.in_migration.iter().find_map(|file| file.hindrance.as_ref());
         let hindrance = hindrance.map_or_else(String::new, |cause| format!("; waits: {cause}"));
-        let line = format!(
-            "{files} of {} files, {} of {}, {}/s{estimate}{hindrance}",
-            self.total.0,
-            format_size(counts.already_migrated_bytes + copied),
-            format_size(self.total.1),
-            format_size(rate as u64),
-        );
-        let mut err = std::io::stderr().lock();
-        // A failed write to the terminal doesn't matter.
-        let _ =
-            write!(err, "\r\x1b[K{}", line.chars().take(150).collect::<String>()).and_then(|()| err.flush());
+        let what = format!("{files} of {} files{hindrance}", self.total.0);
+        self.progress.update(what, Done::Bytes(done, Some(self.total.1)));
     }
 
     fn report(&self, is_interrupted: bool) -> Result<()> {

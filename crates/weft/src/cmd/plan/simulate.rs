@@ -1,12 +1,12 @@
 //! Simulates a plan: real groups, placement and striping on modelled drives, links and cores.
 
 use super::rows::number;
-use crate::output::{Align, print_to_stderr, table};
+use crate::output::{Align, table};
+use crate::progress::{Done, Progress};
 use layout::plan::{Description, PlannedScheme, ServerParts, plan, server_parts};
 use report::{Axis, Block, Figure, Point, Scale, Series, Table};
 use scale::{Hardware, Load, LoadResult, Rebuild, RebuildResult, Resource, SimulatedCluster};
 use serde::Serialize;
-use std::io::IsTerminal;
 use std::panic::resume_unwind;
 use std::thread::ScopedJoinHandle;
 use types::{Errno, Error, Result, Scheme};
@@ -110,11 +110,13 @@ pub fn simulate(description: &Description, most: u32) -> Result<Simulated> {
     let mut servers = Vec::new();
     let sizes = std::iter::successors(Some(MIN_SERVERS), |count| Some(count * STEP))
         .take_while(|count| *count < most);
-    let shown = std::io::stderr().is_terminal();
-    for count in sizes.chain([most]) {
-        if shown {
-            print_to_stderr(&format!("\r\x1b[Ksimulating {count} servers"));
-        }
+    let sizes: Vec<u32> = sizes.chain([most]).collect();
+    let progress = Progress::start("simulating");
+    for (done, &count) in sizes.iter().enumerate() {
+        progress.update(
+            format!("simulating {count} servers"),
+            Done::Things(done as u64, Some(sizes.len() as u64)),
+        );
         match site.at(count) {
             Ok((found, note)) => {
                 servers.push(found);
@@ -122,9 +124,6 @@ pub fn simulate(description: &Description, most: u32) -> Result<Simulated> {
             }
             Err(why) => notes.push(format!("not simulated: {count} servers: {}", why.message)),
         }
-    }
-    if shown {
-        print_to_stderr("\r\x1b[K");
     }
     Ok(Simulated { clients, servers, notes })
 }

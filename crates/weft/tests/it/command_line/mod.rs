@@ -3,6 +3,7 @@
 mod exit_status;
 mod json_errors;
 mod other_users;
+mod progress;
 mod wrong_calls;
 
 use std::path::Path;
