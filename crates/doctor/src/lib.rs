@@ -22,7 +22,7 @@ mod facts;
 mod fix;
 pub mod read;
 
-pub use checks::{CHECKS, examine};
+pub use checks::{CHECKS, examine, kernel_finding};
 pub use code::Code;
 pub use facts::{
     Clock, Device, Facts, FileSystem, FuseOverUring, Interface, IoUring, KernelVersion, ManagementContact,

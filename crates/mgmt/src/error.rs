@@ -22,6 +22,11 @@ pub enum Error {
     NoCluster { path: PathBuf },
     #[error("{} has format {found}; this weft knows formats up to {known}", path.display())]
     NewerFormat { path: PathBuf, found: u64, known: u64 },
+    #[error(
+        "{} was opened by weft {newest}; this is weft {ours}, which is older by more than one minor version",
+        path.display()
+    )]
+    NewerVersion { path: PathBuf, newest: String, ours: String },
     #[error("superblock {} is damaged: {cause}", path.display())]
     CorruptSuperblock { path: PathBuf, cause: String },
     #[error("{} has {} MiB free; a new cluster needs {} MiB", path.display(), free >> 20, needed >> 20)]
@@ -38,6 +43,8 @@ pub enum Error {
     DuplicateTarget { target: PathBuf },
     #[error("{} can't become a target: it is not empty, it holds {example:?}", path.display())]
     ForeignTarget { path: PathBuf, example: String },
+    #[error("{} can't become a target: it is on {file_system}, not on the file system of a local disk", path.display())]
+    UnsuitableTarget { path: PathBuf, file_system: String },
     #[error("list of targets {} is damaged: {cause}", path.display())]
     CorruptTargetList { path: PathBuf, cause: String },
     #[error("the cluster map in {} is damaged: {cause}", path.display())]
@@ -75,6 +82,10 @@ impl Error {
                 )
             }
             Error::NewerFormat { .. } => "use the weft version that wrote it, or a later one".into(),
+            Error::NewerVersion { newest, ours, .. } => format!(
+                "install weft {newest}: weft {ours} could lose what the newer version has stored; to go back, restore a backup of \
+                 the metadata from before the upgrade"
+            ),
             Error::CorruptSuperblock { path, .. } => format!(
                 "restore {} from a backup; every target's superblock names the cluster it belongs to",
                 path.display()
@@ -99,6 +110,9 @@ impl Error {
             Error::DuplicateTarget { .. } => "give every target a directory of its own".into(),
             Error::ForeignTarget { .. } => {
                 "a target is an empty directory, or a path that doesn't exist yet: name another one".into()
+            }
+            Error::UnsuitableTarget { .. } => {
+                "name a directory on xfs or ext4; weft doctor --target-dir DIR checks one".into()
             }
             Error::CorruptTargetList { path, .. } => {
                 format!("restore {} from a backup", path.display())
@@ -125,6 +139,8 @@ impl Error {
             Error::TooLittleSpace { .. } | Error::Store(KvError::NoSpace { .. }) => Errno::ENOSPC,
             Error::InUse { .. } | Error::TargetInUse { .. } => Errno::EBUSY,
             Error::NotPrivate(_) => Errno::EACCES,
+            Error::NewerVersion { .. } => Errno::EPROTO,
+            Error::UnsuitableTarget { .. } => Errno::EOPNOTSUPP,
             Error::Occupied { .. } => Errno::EEXIST,
             Error::TargetCount { .. }
             | Error::UnknownTarget { .. }

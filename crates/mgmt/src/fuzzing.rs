@@ -2,12 +2,13 @@
 //! form in `tests/`.
 
 use crate::checked_file;
+use crate::newest_version;
 use crate::state_dir::StatePaths;
 use crate::superblock::Superblock;
 use crate::target_list::TargetList;
 use std::path::Path;
 
-/// Reads the superblock and the list of targets as they are, and again with a corrected checksum,
+/// Reads the superblock, the list of targets and the newest version as they are, and again with a corrected checksum,
 /// which no random change finds. Checks that accepted content is the same after it was written and
 /// read again.
 ///
@@ -27,6 +28,10 @@ fn read(content: &[u8]) {
         let again = Superblock::parse(path, checked_file::with_checksum(&superblock.render()).as_bytes());
         assert_eq!(again.ok().as_ref(), Some(&superblock));
         assert_eq!(Superblock::from_constants(&superblock.constants()).as_ref(), Some(&superblock));
+    }
+    if let Some(version) = newest_version::parse(content) {
+        let again = checked_file::with_checksum(&newest_version::render(&version));
+        assert_eq!(newest_version::parse(again.as_bytes()), Some(version));
     }
     let paths = StatePaths::new("/state");
     if let Ok(list) = TargetList::parse(&paths, content) {

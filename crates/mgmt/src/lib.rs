@@ -3,8 +3,9 @@
 //! A **state directory** is the directory of `weft up --dir D`. It contains the superblock
 //! (`weft.toml`: the cluster's identity and its constants), `targets.toml` (directories of its
 //! targets), a lock that one process holds while it serves, the metadata store, by default the
-//! targets, and the run-time files (control socket, pid, log). [`StateDir`] opens or creates one; a
-//! directory that it refuses is left unchanged.
+//! targets, `newest-version.toml` (the newest version that has opened it), and the run-time files
+//! (control socket, pid, log). [`StateDir`] opens or creates one; a directory that it refuses is
+//! left unchanged.
 //!
 //! **The map** ([`Management`]) is stored in the metadata store under one key. Management is its
 //! only writer. It registers nodes and targets, tracks their reachability and space by heartbeats,
@@ -42,6 +43,7 @@ mod management;
 mod map_changes;
 mod member_states;
 mod members;
+mod newest_version;
 mod partition_assignment;
 mod rates;
 mod reachability;
@@ -66,7 +68,9 @@ pub use inventory::InventoryRecord;
 pub use management::{
     BackupsSource, DEFAULT_POOL, FIRST_NODE, FirstNode, Management, Metadata, OwnUsage, TargetCheck,
 };
-pub use map_changes::{check_address, check_name, check_rack, require_claimable, require_known};
+pub use map_changes::{
+    check_address, check_name, check_rack, default_node_name, require_claimable, require_known,
+};
 pub use reachability::{DueProbe, ProbeOutcome};
 pub use restore::{LIVE_RECORDS, restored_record, was_restored_between};
 pub use space::{Space, space_of};

@@ -74,7 +74,7 @@ impl Roster {
             return Err(refusal::too_many_nodes());
         }
         let id = NodeId(self.numbers.next_node);
-        let name = if join.name.is_empty() { format!("node{id}") } else { join.name.clone() };
+        let name = if join.name.is_empty() { default_node_name(id) } else { join.name.clone() };
         check_name("node", &name)?;
         self.require_free_node_name(&name, id)?;
         join.rack.as_deref().map_or(Ok(()), check_rack)?;
@@ -430,6 +430,11 @@ pub fn check_name(what: &str, name: &str) -> Result<()> {
     }
 }
 
+/// Returns the name of a node whose machine has none.
+pub fn default_node_name(node: NodeId) -> String {
+    format!("node{node}")
+}
+
 /// Refuses invalid names of racks.
 pub fn check_rack(name: &str) -> Result<()> {
     if name.eq_ignore_ascii_case(NO_RACK) {
@@ -452,7 +457,7 @@ pub fn check_version(who: &str, theirs: &str, ours: &str) -> Result<()> {
 }
 
 /// The first two numbers of a version.
-fn version_numbers(version: &str) -> Option<(u32, u32)> {
+pub(crate) fn version_numbers(version: &str) -> Option<(u32, u32)> {
     let mut numbers = version.split(['.', '-', '+']);
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }

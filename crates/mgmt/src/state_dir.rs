@@ -2,6 +2,7 @@
 
 use crate::checked_file::draft_of;
 use crate::error::{Error, Result};
+use crate::newest_version;
 use crate::space::space_of;
 use crate::start_reserve::release_on_full_disk;
 use crate::state_lock::StateLock;
@@ -15,6 +16,9 @@ use std::path::{Path, PathBuf};
 /// Free space that a new cluster needs, in bytes: the metadata store's journal and tables, the
 /// targets' intent logs, and enough left over to be of use.
 pub const MIN_FREE_BYTES: u64 = 256 << 20;
+
+/// Version of this program.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Paths in a state directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -135,6 +139,11 @@ impl StatePaths {
         self.root.join("start-reserve")
     }
 
+    /// The newest version of weft that has opened the directory.
+    pub fn newest_version(&self) -> PathBuf {
+        self.root.join("newest-version.toml")
+    }
+
     /// Pid of the running process.
     pub fn pid(&self) -> PathBuf {
         self.root.join("weft.pid")
@@ -157,7 +166,7 @@ impl StateDir {
     /// # Errors
     /// A refused directory is left unchanged: a path that isn't a directory, a directory with other
     /// files in it or that other users may change, a superblock that is damaged or from the future,
-    /// a file system with less than [`MIN_FREE_BYTES`] free (new clusters only), a cluster that
+    /// a directory that a much newer version has opened, a file system with less than [`MIN_FREE_BYTES`] free (new clusters only), a cluster that
     /// another process serves.
     pub fn open_or_create(root: &Path, name: &str) -> Result<StateDir> {
         let root = absolute(root)?;
@@ -175,11 +184,7 @@ impl StateDir {
             Err(e) => return Err(Error::io("open", &root, e)),
         }
         match Superblock::read(&paths.superblock())? {
-            Some(superblock) => {
-                let _lock = StateLock::take(&root, &paths.lock())?;
-                release_on_full_disk(&paths);
-                Ok(StateDir { paths, superblock, _lock })
-            }
+            Some(superblock) => StateDir::open_existing(paths, superblock),
             None => StateDir::create(paths, name),
         }
     }
@@ -193,8 +198,14 @@ impl StateDir {
         let paths = StatePaths::new(&root);
         let superblock = Superblock::read(&paths.superblock())?;
         let superblock = superblock.ok_or_else(|| Error::NoCluster { path: root.clone() })?;
-        let _lock = StateLock::take(&root, &paths.lock())?;
+        StateDir::open_existing(paths, superblock)
+    }
+
+    fn open_existing(paths: StatePaths, superblock: Superblock) -> Result<StateDir> {
+        newest_version::require_not_too_old(&paths, VERSION)?;
+        let _lock = StateLock::take(paths.root(), &paths.lock())?;
         release_on_full_disk(&paths);
+        newest_version::record(&paths, VERSION);
         Ok(StateDir { paths, superblock, _lock })
     }
 
@@ -216,6 +227,7 @@ impl StateDir {
         let _lock = StateLock::take(&root, &paths.lock())?;
         fill(&paths)?;
         superblock.create(&paths.superblock())?;
+        newest_version::record(&paths, VERSION);
         Ok(StateDir { paths, superblock: superblock.clone(), _lock })
     }
 
@@ -232,6 +244,7 @@ impl StateDir {
                 superblock
             }
         };
+        newest_version::record(&paths, VERSION);
         Ok(StateDir { paths, superblock, _lock: lock })
     }
 }

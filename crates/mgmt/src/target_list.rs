@@ -8,6 +8,7 @@ use crate::checked_file::{self, Fault};
 use crate::error::{Error, Result};
 use crate::state_dir::StatePaths;
 use identity::require_private_directory;
+use rustix::fs::FsWord;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
@@ -118,6 +119,7 @@ pub fn require_target_or_vacant(directory: &Path) -> Result<()> {
     if directory.join(TARGET_SUPERBLOCK).is_file() {
         return Ok(());
     }
+    require_local_file_system(directory)?;
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -138,6 +140,33 @@ pub fn require_target_or_vacant(directory: &Path) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Refuses a directory on a file system of another machine or of another program, which may be weft
+/// itself: syncs, locks and identities of files there depend on more than a disk. A directory that
+/// doesn't exist will be on the file system of its parent.
+fn require_local_file_system(directory: &Path) -> Result<()> {
+    let Some(existing) = directory.ancestors().find(|path| path.exists()) else { return Ok(()) };
+    let found = rustix::fs::statfs(existing).map_err(|e| Error::io("measure", existing, e.into()))?;
+    match unsuitable_file_system(found.f_type) {
+        Some(file_system) => {
+            Err(Error::UnsuitableTarget { path: directory.to_path_buf(), file_system: file_system.into() })
+        }
+        None => Ok(()),
+    }
+}
+
+/// Returns the name of a file system that can't have targets, by its type as in statfs(2).
+fn unsuitable_file_system(kind: FsWord) -> Option<&'static str> {
+    match kind {
+        0x6573_5546 => Some("FUSE"),
+        0x6969 => Some("NFS"),
+        0xff53_4d42 => Some("CIFS"),
+        0xfe53_4d42 => Some("SMB"),
+        0x0102_1997 => Some("9P"),
+        0x00c3_6400 => Some("Ceph"),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -196,6 +225,7 @@ mod tests {
         fs::write(base.path().join("foreign/thesis.tex"), "years").unwrap();
         fs::write(base.path().join("target/target.toml"), "").unwrap();
         fs::write(base.path().join("file"), "").unwrap();
+        assert_eq!(unsuitable_file_system(0x6573_5546), Some("FUSE"));
         assert!(allowed("absent") && allowed("empty") && allowed("fresh") && allowed("target"));
         assert!(!allowed("foreign") && !allowed("file"));
     }

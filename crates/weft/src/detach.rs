@@ -3,6 +3,7 @@
 
 use crate::control::{Answer, ClusterStatus};
 use crate::exit::Exit;
+use crate::kernel;
 use crate::output::os_error;
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -26,6 +27,7 @@ pub fn spawn_quiet(arguments: &[OsString], log: &Path) -> Result<()> {
 }
 
 fn spawn_and_wait(arguments: &[OsString], log: &Path) -> Result<serde_json::Value> {
+    kernel::require_supported()?;
     let binary = std::env::current_exe().map_err(|e| os_error("can't find this binary", &e))?;
     rt::keep_descriptors_from_children().map_err(|e| os_error("inherited descriptors", &e))?;
     let mut child = Command::new(&binary)

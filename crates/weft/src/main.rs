@@ -18,6 +18,7 @@ mod discovery;
 #[cfg(test)]
 mod documents;
 mod exit;
+mod kernel;
 mod logging;
 mod mount_options;
 mod mount_watch;

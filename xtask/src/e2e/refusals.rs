@@ -137,6 +137,12 @@ fn wrong_mount_points(stage: &Stage) -> TestResult {
     ensure_eq!(fs::read(full.join("inside")).at("inside")?, b"precious", "what the full folder held");
     let rig = stage.start_rig("taken", RigOptions::new(stage.transport()?))?;
     refused(up(stage, &dir, &rig.mount(), &[])?, &rig.mount().to_string_lossy())?;
+    // A target on a file system of another program.
+    let (target, mount) = (rig.mount().join("target").to_string_lossy().into_owned(), base.join("mnt"));
+    fs::create_dir(&mount).at("mnt")?;
+    let done = refused(up(stage, &base.join("on weft"), &mount, &["--target-dir", &target])?, &target)?;
+    ensure!(done.stderr.contains("FUSE"), "the message doesn't name the file system: {}", done.tail());
+    ensure!(!base.join("on weft").exists(), "weft up made a directory, although it refused the target");
     fs::write(rig.mount().join("file"), "works").at("write to the first mount")
 }
 

@@ -5,7 +5,7 @@ mod kernel;
 mod network;
 mod resources;
 
-use crate::{Facts, Finding, Purpose};
+use crate::{Facts, Finding, KernelVersion, Purpose};
 
 /// The names of all checks, with what each examines. The documentation and `--json` use the names.
 pub const CHECKS: &[(&str, &str)] = &[
@@ -43,6 +43,11 @@ pub fn examine(facts: &Facts, purpose: Purpose) -> Vec<Finding> {
     findings.extend(network::interfaces(&facts.interfaces));
     findings.extend(facts.management.iter().map(network::management));
     findings
+}
+
+/// Returns what the check `kernel` finds for a version.
+pub fn kernel_finding(kernel: KernelVersion) -> Finding {
+    kernel::version(kernel)
 }
 
 #[cfg(test)]
