@@ -83,7 +83,7 @@ pub(crate) fn clock(who: &str, skew_s: i64) -> Error {
 pub(crate) fn version(who: &str, theirs: &str, ours: &str) -> Error {
     let message = format!("{who} runs weft {theirs}, management runs weft {ours}: too far apart");
     Error::new(Errno::EPROTO, message)
-        .hint("install the same version on all machines; adjacent versions work together")
+        .hint(format!("install weft {ours} there, or a version whose second number differs by one at most"))
 }
 
 pub(crate) fn unsupported_roles(roles: &[Role]) -> Error {
@@ -144,7 +144,7 @@ pub(crate) fn no_rack_name(name: &str) -> Error {
 
 pub(crate) fn taken_name(what: &str, name: &str) -> Error {
     Error::new(Errno::EEXIST, format!("there is a {what} {name:?} already"))
-        .hint(format!("choose another name; weft {what} list shows all"))
+        .hint(format!("choose another name with --name; weft {what} list shows all"))
 }
 
 pub(crate) fn bad_address(address: &str) -> Error {

@@ -153,7 +153,10 @@ fn listen_error(address: SocketAddr, e: &std::io::Error) -> Error {
     let error = Error::new(errno, format!("can't listen at {address}: {e}"));
     match e.kind() {
         std::io::ErrorKind::AddrInUse => {
-            error.hint(format!("see who listens there: ss -ltnp | grep {}", address.port()))
+            error.hint(format!(
+                "ss -ltnp 'sport = :{}' shows who listens there; a node can listen elsewhere: listen and addresses in node.toml",
+                address.port()
+            ))
         }
         std::io::ErrorKind::AddrNotAvailable => {
             error.hint("listen at an address of this machine: ip address")

@@ -188,6 +188,10 @@ fn refused(cause: impl Into<String>) -> io::Error {
 /// Remedy when it isn't known which end is wrong.
 const CHECK_BOTH: &str = "check the address, the clocks of both machines and when their certificates end";
 
+/// Remedy when the other end has a certificate of an unknown authority.
+const OTHER_CLUSTER: &str = "check the address: another cluster answers there; a machine joins that cluster with a token of its own (weft cluster \
+     token on its management node), and mounts it with a cluster file of its own (weft client add NAME)";
+
 /// Remedy when this end's certificate isn't valid any more.
 const NEW_CERTIFICATE: &str = "request a new certificate: on the management node weft client add NAME makes a cluster file for a \
      client, weft cluster token --client makes one that clients share, and weft cluster token lets a node join again";

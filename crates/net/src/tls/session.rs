@@ -4,7 +4,7 @@
 //! memory that the caller passes; plaintext that doesn't fit there is buffered. Plaintext to send
 //! is encrypted into one buffer, many records at a time.
 
-use super::{CHECK_BOTH, NEW_CERTIFICATE, TlsRefusal};
+use super::{CHECK_BOTH, NEW_CERTIFICATE, OTHER_CLUSTER, TlsRefusal};
 use crate::limits::{IDLE_STAGE_BYTES, TLS_BULK_STAGE_BYTES, TLS_SEND_BYTES, TLS_STAGE_BYTES};
 use crate::receive_sizing::ReceiveSizing;
 use rt::IoBuf;
@@ -417,6 +417,9 @@ pub(super) fn failure(error: rustls::Error) -> io::Error {
     let is_of_this_end =
         matches!(error, Error::AlertReceived(alert) if alert != Alert::NoApplicationProtocol);
     let (cause, remedy) = match error {
+        Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer) => {
+            ("the peer's certificate is refused: it is of another cluster".to_string(), OTHER_CLUSTER)
+        }
         Error::InvalidCertificate(cause) => {
             (format!("the peer's certificate is refused: {cause}"), CHECK_BOTH)
         }

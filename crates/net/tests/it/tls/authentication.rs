@@ -35,7 +35,7 @@ fn wrong_peers_are_refused_and_members_still_served() {
     // Of a cluster that claims to be ours. Its client wouldn't accept our server, so here it
     // accepts any.
     let foreign = Security::Tls(Tls::joining(&token(&theirs)).unwrap());
-    assert_refused(&server, foreign, "the peer's certificate is refused");
+    assert_refused(&server, foreign, "the peer's certificate is refused: it is of another cluster");
     still_served();
     assert_refused(&server, member(&client(&theirs, "a")), "the peer's certificate is refused");
     still_served();
