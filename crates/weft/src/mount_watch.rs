@@ -5,10 +5,14 @@
 //! the process is killed then, no thread answers the read any more. The kernel fails the read only
 //! when the device is closed, and the waiting thread keeps it open. Only another process can end
 //! that, by aborting the connection. So each mount has a small companion process, which checks it
-//! twice a second and ends with it.
+//! twice a second and ends with it. It also removes the control sockets that a killed mount leaves
+//! behind.
 
 use crate::cli::WatchMountArgs;
+use crate::control;
 use crate::output::os_error;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::fs;
 use std::io::Read;
@@ -20,6 +24,9 @@ use std::time::Duration;
 use types::Result;
 
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Longest wait for the end of a mount whose last thread is exiting.
+const LONGEST_EXIT: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
 /// Starts the companion of this process, for a connection by its number in sysfs. It ends when the
 /// returned handle is dropped, or when this process ends.
@@ -52,8 +59,15 @@ pub fn run(args: &WatchMountArgs) -> Result<()> {
     // Fails only if the process already leads a process group.
     let _ = rustix::process::setsid();
     // The mount holds the other end, which is closed with the last of its threads.
-    thread::spawn(|| {
+    let mount =
+        Pid::from_raw(args.pid.cast_signed()).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    thread::spawn(move || {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        // The kernel may close this pipe before the sockets of the mount.
+        if let Some(mount) = mount {
+            let _ = poll(&mut [PollFd::new(&mount, PollFlags::IN)], Some(&LONGEST_EXIT));
+        }
+        drop(control::lock_and_clear());
         std::process::exit(0)
     });
     let mut was_stuck = false;

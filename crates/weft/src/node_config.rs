@@ -528,20 +528,35 @@ pub fn announced_addresses(
 }
 
 fn route_addresses(listen: &[SocketAddr], route_target: SocketAddr) -> Vec<String> {
-    let own = |address: &SocketAddr| match address.ip().is_unspecified() {
-        false => address.to_string(),
-        true => {
-            let bind = if route_target.is_ipv6() { "[::]:0" } else { "0.0.0.0:0" };
-            // Sends nothing: the kernel only looks up the route.
-            let route = std::net::UdpSocket::bind(bind).and_then(|socket| {
-                socket.connect(route_target)?;
-                socket.local_addr()
-            });
-            let ip = route.map_or(std::net::Ipv4Addr::LOCALHOST.into(), |own| own.ip());
-            SocketAddr::new(ip, address.port()).to_string()
-        }
+    let bind = if route_target.is_ipv6() { "[::]:0" } else { "0.0.0.0:0" };
+    // Sends nothing: the kernel only looks up the route.
+    let route = std::net::UdpSocket::bind(bind).and_then(|socket| {
+        socket.connect(route_target)?;
+        socket.local_addr()
+    });
+    match route {
+        Ok(own) => addresses_of(listen, &[own.ip()]),
+        // A machine without a default route.
+        Err(_) => addresses_of(listen, &rt::net::local_addresses().unwrap_or_default()),
+    }
+}
+
+/// Returns the addresses of a process that listens there on a machine with these addresses. Without
+/// any, only processes of the machine can reach it.
+fn addresses_of(listen: &[SocketAddr], machine: &[IpAddr]) -> Vec<String> {
+    let v4: Vec<IpAddr> = machine.iter().copied().filter(IpAddr::is_ipv4).collect();
+    let machine = match (v4.is_empty(), machine.is_empty()) {
+        (false, _) => v4,
+        (true, false) => machine.to_vec(),
+        (true, true) => vec![std::net::Ipv4Addr::LOCALHOST.into()],
     };
-    let mut all: Vec<String> = listen.iter().map(own).collect();
+    let mut all = Vec::new();
+    for address in listen {
+        match address.ip().is_unspecified() {
+            true => all.extend(machine.iter().map(|ip| SocketAddr::new(*ip, address.port()).to_string())),
+            false => all.push(address.to_string()),
+        }
+    }
     all.dedup();
     all
 }
@@ -549,6 +564,19 @@ fn route_addresses(listen: &[SocketAddr], route_target: SocketAddr) -> Vec<Strin
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_machine_without_a_default_route_announces_its_own_addresses() {
+        let listen = ["0.0.0.0:7500".parse().unwrap(), "10.9.0.1:7501".parse().unwrap()];
+        let announced = |machine: &[&str]| {
+            let machine: Vec<IpAddr> = machine.iter().map(|ip| ip.parse().unwrap()).collect();
+            addresses_of(&listen, &machine).join(" ")
+        };
+        assert_eq!(announced(&["10.0.0.5", "10.1.0.5"]), "10.0.0.5:7500 10.1.0.5:7500 10.9.0.1:7501");
+        assert_eq!(announced(&["fd00::5", "10.0.0.5"]), "10.0.0.5:7500 10.9.0.1:7501");
+        assert_eq!(announced(&["fd00::5"]), "[fd00::5]:7500 10.9.0.1:7501");
+        assert_eq!(announced(&[]), "127.0.0.1:7500 10.9.0.1:7501");
+    }
 
     fn sample() -> NodeConfig {
         NodeConfig {

@@ -25,6 +25,7 @@ pub(super) const TESTS: &[TestCase] = &[
     TestCase { name: "cluster_of_metadata_nodes", scope: Scope::Own, minutes: 8, run: metadata_nodes },
     TestCase { name: "cluster_drains_a_target", scope: Scope::Own, minutes: 8, run: drained_target },
     TestCase { name: "cluster_refusals", scope: Scope::Own, minutes: 5, run: refusals },
+    TestCase { name: "killed_mount_leaves_no_sockets", scope: Scope::Own, minutes: 3, run: killed_mount },
     TestCase { name: "cluster_of_all_roles", scope: Scope::Own, minutes: 8, run: all_roles },
 ];
 
@@ -457,6 +458,31 @@ fn by_mount_helper(rig: &ClusterRig, other: &Path) -> TestResult {
         process::run_ok(Command::new("mount").arg("-T").arg(&table).args(["-a", "-v"]), COMMAND_DEADLINE)?;
     ensure!(all.stdout.contains("already mounted"), "mount -a says: {}", all.stdout);
     rig.ok(&["umount", &rig.text(&path)])?;
+    cleanup::unregister(&Resource::Mount(path));
+    Ok(())
+}
+
+/// Returns the control sockets of a mount, private and public.
+fn sockets_of(mount: &str) -> Vec<PathBuf> {
+    let below = |folder| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let is_of_mount = |path: &PathBuf| path.to_string_lossy().ends_with(&format!("-{mount}.sock"));
+    ["/run/weft", "/run/weft-public"].into_iter().flat_map(below).filter(is_of_mount).collect()
+}
+
+fn killed_mount(stage: &Stage) -> TestResult {
+    let mut rig = ClusterRig::start(stage, "killed-mount", "plain")?;
+    rig.add_node("a")?;
+    let name = format!("killed{}", std::process::id());
+    let path = rig.mount(&name)?;
+    let opened = process::eventually(START_DEADLINE, || sockets_of(&name).len() == 2);
+    ensure!(opened, "the sockets of the mount are {:?}", sockets_of(&name));
+    let (_, mut child) = rig.mounts.pop().ok_or_else(|| "no mount".to_string())?;
+    drop(child.kill());
+    drop(child.wait());
+    cleanup::unregister(&Resource::Process(child.id() as i32));
+    let removed = process::eventually(NOTICE_DEADLINE, || sockets_of(&name).is_empty());
+    ensure!(removed, "the killed mount has left {:?}", sockets_of(&name));
+    mounts::force_unmount(&path);
     cleanup::unregister(&Resource::Mount(path));
     Ok(())
 }

@@ -49,6 +49,7 @@ use self::services::{Services, ServicesPlan};
 use self::stop_reasons::{Stop, StopReasons};
 use crate::cli::{UpArgs, fuse_transport};
 use crate::control::{self, ClusterStatus, PublicSocket};
+use crate::kernel;
 use crate::output::os_error;
 use fuse::{MountOptions, Session};
 use mgmt::{StateDir, StatePaths};
@@ -125,9 +126,12 @@ impl Cluster {
         write_pid_file(paths);
         mgmt::keep_start_reserve(paths);
         control::start(&paths.socket(), self.control.clone())?;
+        control::make_private_folder();
+        let lock = control::lock_and_clear();
         if !args.no_public_socket {
             self.public = PublicSocket::open(Path::new(&self.control.mount()), self.control.clone());
         }
+        drop(lock);
         let (name, uuid) = (&self.state.superblock.name, &self.state.superblock.uuid);
         let (mount, transport) = (self.control.mount(), self.control.transport());
         tracing::info!(uuid, mount, transport, "cluster {name} is up");
@@ -200,8 +204,9 @@ pub fn prepare_process() -> Result<()> {
     require_io_uring()
 }
 
-/// Checks that the kernel offers io_uring with all that weft needs, and logs what it does without.
+/// Checks that the kernel is new enough and offers io_uring with all that weft needs, and logs what it does without.
 fn require_io_uring() -> Result<()> {
+    kernel::require_supported()?;
     let support = rt::io_uring_support().map_err(|e| {
         Error::new(Errno::EOPNOTSUPP, format!("io_uring is not available: {e}"))
             .hint("sysctl kernel.io_uring_disabled=0; a container must allow its system calls (seccomp)")

@@ -123,6 +123,8 @@ impl MountControl {
 
     /// Opens the control sockets. The mount works without them, so a failure is only logged.
     pub fn open(self, mountpoint: &Path) -> MountSocket {
+        control::make_private_folder();
+        let _lock = control::lock_and_clear();
         let control = Arc::new(self);
         let public = match control.how.public_socket {
             true => PublicSocket::open(mountpoint, control.clone()),

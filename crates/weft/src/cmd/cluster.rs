@@ -7,13 +7,15 @@ use crate::assembly::{
 use crate::cli::{
     ClusterCommand, ClusterSetArgs, InitArgs, JoinArgs, Switch, TokenArgs, TokenCommand, TokenRevokeArgs,
 };
+use crate::discovery::NODES;
 use crate::exit::{ArgumentCheck, Failure};
 use crate::node_config::{NodeConfig, Protection, announced_addresses, resolve};
 use crate::output::{Align, os_error, print, print_json, show, table};
 use crate::progress::Progress;
 use identity::{Authority, JoinToken, PendingKey};
 use mgmt::{
-    FIRST_NODE, StateDir, StatePaths, Superblock, check_address, check_name, check_rack, require_vacant,
+    FIRST_NODE, StateDir, StatePaths, Superblock, check_address, check_name, check_rack, default_node_name,
+    require_vacant,
 };
 use net::{Networks, SameHost};
 use serde::Serialize;
@@ -66,7 +68,7 @@ fn init(args: &InitArgs) -> Result<(), Failure> {
     let config = NodeConfig {
         cluster: superblock.uuid.clone(),
         node: FIRST_NODE,
-        name: host_name(),
+        name: host_name().unwrap_or_else(|| default_node_name(FIRST_NODE)),
         rack,
         roles,
         listen: args.listen.clone(),
@@ -126,9 +128,16 @@ fn next_steps(made: &InitOutput, protection: Protection) -> String {
         Protection::Tls => String::new(),
         other => format!(" --protection {}", crate::cli::value_name(other)),
     };
+    let run = run_command(&made.dir);
+    let only_here = match made.addresses.iter().all(|address| is_loopback(address)) {
+        true => {
+            "Other machines can't reach this address: name one that they can with --address ADDR:PORT.\n\n"
+        }
+        false => "",
+    };
     format!(
-        "created cluster {} ({}); its first node is in {dir}, at {}\n\n\
-         Run it:                  weft serve --dir {dir} --detach\n\
+        "created cluster {} ({}); its first node is in {dir}, at {}\n\n{only_here}\
+         Run it:                  {run}\n\
          Give it a disk:          weft target add /PATH --dir {dir}\n\
          Add a storage node:      weft node join TOKEN --roles storage --dir DIR{protection}\n\
          Mount, on any machine:   weft mount {file} MOUNTPOINT\n\n\
@@ -138,6 +147,29 @@ fn next_steps(made: &InitOutput, protection: Protection) -> String {
         made.addresses.join(", "),
         made.token
     )
+}
+
+/// Returns the command that runs a node in the background.
+fn run_command(dir: &Path) -> String {
+    const UNIT: &str = "/usr/lib/systemd/system/weft@.service";
+    let has_unit = Path::new("/run/systemd/system").is_dir() && Path::new(UNIT).exists();
+    let unit = if has_unit { unit_of(dir) } else { None };
+    unit.map_or_else(
+        || format!("weft serve --dir {} --detach", dir.display()),
+        |unit| format!("systemctl enable --now {unit}"),
+    )
+}
+
+/// Returns the unit of a package that runs the node in a directory.
+fn unit_of(dir: &Path) -> Option<String> {
+    let name = dir.strip_prefix(NODES).ok()?.to_str()?;
+    check_name("node", name).ok().map(|()| format!("weft@{name}"))
+}
+
+/// Returns whether only processes of this machine can use an address.
+fn is_loopback(address: &str) -> bool {
+    address.parse().is_ok_and(|address: SocketAddr| address.ip().is_loopback())
+        || address.rsplit_once(':').is_some_and(|(host, _)| host == "localhost")
 }
 
 fn token(args: &TokenArgs) -> Result<()> {
@@ -195,6 +227,7 @@ pub fn join(args: &JoinArgs) -> Result<(), Failure> {
     args.name.as_deref().map_or(Ok(()), |name| check_name("node", name)).or_usage()?;
     check_addresses(&args.address, &args.network).or_usage()?;
     // Before the token is used up.
+    crate::kernel::require_supported()?;
     require_vacant(&dir)?;
     let token: JoinToken = token_text(&args.token)?.parse().map_err(Error::from).or_usage()?;
     let management = resolve(&token.addresses)?;
@@ -202,7 +235,8 @@ pub fn join(args: &JoinArgs) -> Result<(), Failure> {
     let key = PendingKey::generate()?;
     let request = Join {
         secret: token.to_string(),
-        name: args.name.clone().unwrap_or_else(host_name),
+        // Without a name, management gives the node one.
+        name: args.name.clone().or_else(host_name).unwrap_or_default(),
         roles: roles(&args.roles),
         addresses: addresses.clone(),
         csr: hex_text(key.request()),
@@ -247,10 +281,10 @@ pub fn join(args: &JoinArgs) -> Result<(), Failure> {
     if args.json {
         return Ok(print_json(&member)?);
     }
-    let dir = member.dir.display();
+    let (run, dir) = (run_command(&member.dir), member.dir.display());
     print(&format!(
         "this machine is node {} ({}) of cluster {}, at {}\n\n\
-         Run it:          weft serve --dir {dir} --detach\n\
+         Run it:          {run}\n\
          Give it a disk:  weft target add /PATH --dir {dir}\n",
         member.node,
         member.name,
@@ -327,12 +361,52 @@ fn check_addresses(given: &[String], networks: &[String]) -> Result<()> {
     given.iter().try_for_each(|address| check_address(address))
 }
 
-/// Returns the machine's name, or an empty one if it isn't a valid node name.
-fn host_name() -> String {
-    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    if check_name("node", &name).is_ok() { name } else { String::new() }
+/// Returns the machine's name, if it can be that of a node.
+fn host_name() -> Option<String> {
+    node_name_from(&rustix::system::uname().nodename().to_string_lossy())
+}
+
+/// Returns the node name that a host name gives: none for a machine without a name of its own,
+/// which the kernel calls "(none)" and distributions call "localhost".
+fn node_name_from(host: &str) -> Option<String> {
+    let is_own = host != "localhost" && !host.starts_with("localhost.");
+    (is_own && check_name("node", host).is_ok()).then(|| host.to_string())
 }
 
 fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).map_err(|e| os_error(path.display(), &e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_without_a_name_gives_its_node_none() {
+        for host in ["", "(none)", "localhost", "localhost.localdomain", "-a", "two words"] {
+            assert_eq!(node_name_from(host), None, "{host}");
+        }
+        for host in ["oss1", "oss1.example.com", "localhost1"] {
+            assert_eq!(node_name_from(host).as_deref(), Some(host));
+        }
+        check_name("node", &default_node_name(FIRST_NODE)).unwrap();
+    }
+
+    #[test]
+    fn the_unit_of_a_node_follows_from_its_directory() {
+        assert_eq!(unit_of(Path::new("/var/lib/weft/main")).as_deref(), Some("weft@main"));
+        for other in ["/srv/weft", "/var/lib/weft", "/var/lib/weft/a/b", "/var/lib/weft/a b"] {
+            assert_eq!(unit_of(Path::new(other)), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn addresses_of_one_machine_are_recognised() {
+        for address in ["127.0.0.1:7500", "[::1]:7500", "localhost:7500"] {
+            assert!(is_loopback(address), "{address}");
+        }
+        for address in ["10.0.0.1:7500", "oss1:7500", "[fd00::1]:7500"] {
+            assert!(!is_loopback(address), "{address}");
+        }
+    }
 }

@@ -6,7 +6,7 @@
 //! doesn't answer any more.
 
 use crate::cli::UmountArgs;
-use crate::control::{Control, PeerInfo, Request};
+use crate::control::{self, Control, PeerInfo, Request};
 use crate::mountpoint;
 use crate::output::{os_error, print_to_stderr};
 use crate::progress::Progress;
@@ -44,6 +44,8 @@ pub fn run(args: &UmountArgs) -> Result<()> {
         let ended = unmount(&args.mountpoint, UnmountFlags::empty());
         std::process::exit(ended.map_or_else(|e| e.raw_os_error(), |()| 0));
     }
+    // Sockets of killed mounts, which may be unmounted already.
+    let _ = control::lock_and_clear();
     let path = mountpoint::resolve(&args.mountpoint)?;
     if !mountpoint::is_weft_mount(&path)? {
         return Err(Error::new(

@@ -7,11 +7,13 @@
 //! stop is complete.
 
 mod client;
+mod leftovers;
 mod protocol;
 mod public;
 mod server;
 
 pub use client::{Control, not_running};
+pub use leftovers::{lock_and_clear, make_private_folder};
 pub use protocol::{
     Answer, BackupProgress, BackupResult, CheckParameters, CheckProgress, ClusterStatus, Counters, DiskFree,
     LinkInfo, LogLevel, LossParameters, MeasurementRequest, MountSession, MountSettings, Notice, PeerInfo,
@@ -45,9 +47,13 @@ const LINE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Returns the possible paths of a mount's control socket, best first: processes of root use the
 /// first one.
 pub fn mount_sockets(mountpoint: &Path) -> Vec<PathBuf> {
+    private_folders().into_iter().map(|folder| folder.join(mount_name(mountpoint))).collect()
+}
+
+/// Returns the possible folders of mounts' control sockets, best first.
+fn private_folders() -> Vec<PathBuf> {
     let session = std::env::var_os("XDG_RUNTIME_DIR").map(|dir| PathBuf::from(dir).join("weft"));
-    let folders = [Some(PathBuf::from(RUN_DIR)), session];
-    folders.into_iter().flatten().map(|folder| folder.join(mount_name(mountpoint))).collect()
+    [Some(PathBuf::from(RUN_DIR)), session].into_iter().flatten().collect()
 }
 
 /// Returns the path of a mount's public socket.
