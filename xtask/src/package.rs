@@ -42,19 +42,32 @@ impl Options {
 /// Path of the binary in the package.
 pub const BINARY: &str = "usr/bin/weft";
 
-/// Files in the package: source and destination.
-pub const FILES: &[(&str, &str)] = &[
+/// Files in the package besides the documents: source and destination.
+const FILES: &[(&str, &str)] = &[
     ("deploy/weft@.service", "usr/lib/systemd/system/weft@.service"),
     ("deploy/weft-numa@.service", "usr/lib/systemd/system/weft-numa@.service"),
     ("deploy/mnt-weft.service", "usr/share/doc/weft/examples/mnt-weft.service"),
     ("deploy/node.toml", "usr/share/doc/weft/examples/node.toml"),
-    ("docs/guide/installation.md", "usr/share/doc/weft/installation.md"),
-    ("docs/guide/getting-started.md", "usr/share/doc/weft/getting-started.md"),
-    ("docs/guide/cluster.md", "usr/share/doc/weft/cluster.md"),
-    ("docs/reference/cli.md", "usr/share/doc/weft/cli.md"),
-    ("docs/reference/openapi.json", "usr/share/doc/weft/openapi.json"),
-    ("README.md", "usr/share/doc/weft/README.md"),
 ];
+
+/// Folder of the documents in the package.
+pub const DOCUMENTS: &str = "usr/share/doc/weft";
+
+/// Documents outside of `docs/`, to which those inside link.
+const TOP_DOCUMENTS: &[&str] =
+    &["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"];
+
+/// Returns the files in the package that are not generated: source and destination, both relative.
+/// The documents are laid out as in the repository, so that links between them work.
+pub fn files() -> io::Result<Vec<(PathBuf, PathBuf)>> {
+    let mut files: Vec<(PathBuf, PathBuf)> =
+        FILES.iter().map(|(from, to)| (from.into(), to.into())).collect();
+    let below = files_below(&build::root().join("docs"))?;
+    let below = below.iter().filter_map(|file| file.strip_prefix(build::root()).ok());
+    let documents = TOP_DOCUMENTS.iter().map(Path::new).chain(below);
+    files.extend(documents.map(|document| (document.into(), Path::new(DOCUMENTS).join(document))));
+    Ok(files)
+}
 
 /// Directories with state of nodes and credentials of clients: accessible only to root.
 pub const PRIVATE: [&str; 2] = ["var/lib/weft", "etc/weft"];
@@ -85,10 +98,10 @@ pub fn stage(
     install(binary, &root.join(BINARY), 0o755).map_err(failed)?;
     generate(root, binary, completions)?;
     split_symbols(&root.join(BINARY), symbols)?;
-    for (from, to) in FILES {
+    for (from, to) in files().map_err(failed)? {
         install(&build::root().join(from), &root.join(to), 0o644).map_err(failed)?;
     }
-    let changelog = root.join("usr/share/doc/weft/changelog");
+    let changelog = root.join(DOCUMENTS).join("changelog");
     install(&build::root().join("CHANGELOG.md"), &changelog, 0o644).map_err(failed)?;
     compress(&[changelog])?;
     link_and_private(root).map_err(failed)
@@ -176,19 +189,34 @@ fn build_id(notes: &str) -> Option<&str> {
 
 /// Returns the files of a folder and its subfolders, sorted. Links count as files.
 pub fn files_below(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    let mut folders = vec![folder.to_path_buf()];
-    while let Some(folder) = folders.pop() {
+    Ok(entries_below(folder)?.0)
+}
+
+/// Returns the subfolders of a folder, at any depth, sorted; none if it doesn't exist.
+pub fn folders_below(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    if !folder.exists() {
+        return Ok(vec![]);
+    }
+    Ok(entries_below(folder)?.1)
+}
+
+/// Returns the files and the folders below a folder.
+fn entries_below(folder: &Path) -> io::Result<(Vec<PathBuf>, Vec<PathBuf>)> {
+    let (mut files, mut folders) = (Vec::new(), Vec::new());
+    let mut unread = vec![folder.to_path_buf()];
+    while let Some(folder) = unread.pop() {
         for entry in fs::read_dir(&folder)? {
             let entry = entry?;
-            match entry.file_type()?.is_dir() {
-                true => folders.push(entry.path()),
-                false => found.push(entry.path()),
+            let kind = if entry.file_type()?.is_dir() { &mut folders } else { &mut files };
+            kind.push(entry.path());
+            if entry.file_type()?.is_dir() {
+                unread.push(entry.path());
             }
         }
     }
-    found.sort();
-    Ok(found)
+    files.sort();
+    folders.sort();
+    Ok((files, folders))
 }
 
 /// Copies a file, with the given mode.
@@ -218,6 +246,57 @@ pub fn open_folders(root: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
+
+    /// Returns the files that a document links to, relative to the document.
+    fn links(text: &str) -> impl Iterator<Item = &str> {
+        let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+        let files = targets.filter_map(|target| target.split('#').next());
+        files.filter(|file| !file.is_empty() && !file.contains("://"))
+    }
+
+    /// Returns a path without `..`, none if it leads out of the package.
+    fn resolved(folder: &Path, link: &str) -> Option<PathBuf> {
+        let mut path = folder.to_path_buf();
+        for part in link.split('/') {
+            match part {
+                ".." if !path.pop() => return None,
+                "." | ".." => {}
+                part => path.push(part),
+            }
+        }
+        Some(path)
+    }
+
+    #[test]
+    fn links_of_packaged_documents_lead_to_packaged_files() {
+        let files = files().unwrap();
+        let packaged: BTreeSet<&Path> = files.iter().map(|(_, to)| &**to).collect();
+        let documents = files.iter().filter(|(from, _)| from.extension().is_some_and(|kind| kind == "md"));
+        let (mut count, mut dead) = (0, Vec::new());
+        for (from, to) in documents {
+            let text = fs::read_to_string(build::root().join(from)).unwrap();
+            for link in links(&text) {
+                count += 1;
+                let target = resolved(to.parent().unwrap(), link);
+                if target.is_none_or(|target| !packaged.contains(&*target)) {
+                    dead.push(format!("{}: {link}", from.display()));
+                }
+            }
+        }
+        assert!(count > 100, "only {count} links");
+        assert!(dead.is_empty(), "{dead:#?}");
+    }
+
+    #[test]
+    fn units_name_documents_in_the_package() {
+        let files = files().unwrap();
+        for (unit, _) in FILES.iter().filter(|(from, _)| from.ends_with(".service")) {
+            let text = fs::read_to_string(build::root().join(unit)).unwrap();
+            let named = text.lines().find_map(|line| line.strip_prefix("Documentation=file:///")).unwrap();
+            assert!(files.iter().any(|(_, to)| to == Path::new(named)), "{unit}: {named}");
+        }
+    }
 
     #[test]
     fn symbols_are_found_by_the_build_id() {

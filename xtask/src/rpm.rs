@@ -1,7 +1,7 @@
 //! RPM packages: `weft`, and `weft-debuginfo` with the symbols of its binary. rpmbuild(8) packs
 //! files that are laid out already.
 
-use crate::package::{self, DEADLINE, Options, PRIVATE};
+use crate::package::{self, DEADLINE, DOCUMENTS, Options, PRIVATE};
 use crate::process;
 use std::fs;
 use std::io;
@@ -59,20 +59,32 @@ fn payload(compression: &str) -> &'static str {
     }
 }
 
+/// Returns the lines for the files below a folder.
+fn listed_files(root: &Path) -> io::Result<String> {
+    let line = |file: PathBuf| {
+        let path = file.strip_prefix(root).unwrap_or(&file);
+        let mark = if path.starts_with("usr/share/doc") { "%doc " } else { "" };
+        format!("{mark}/{}\n", path.display())
+    };
+    Ok(package::files_below(root)?.into_iter().map(line).collect())
+}
+
+/// Returns the lines for the folders of documents.
+fn listed_folders(root: &Path) -> io::Result<String> {
+    let mut folders = vec![root.join(DOCUMENTS)];
+    folders.extend(package::folders_below(&root.join(DOCUMENTS))?);
+    let line = |dir: PathBuf| {
+        format!("%dir %attr(0755, root, root) /{}\n", dir.strip_prefix(root).unwrap_or(&dir).display())
+    };
+    Ok(folders.into_iter().map(line).collect())
+}
+
 /// Returns the specification file, which lists every file.
 fn specification(root: &Path, symbols: &Path, version: &str) -> io::Result<String> {
-    let docs = "/usr/share/doc/";
-    let list = |root: &Path| -> io::Result<String> {
-        let line = |file: PathBuf| {
-            let path = format!("/{}", file.strip_prefix(root).unwrap_or(&file).display());
-            let mark = if path.starts_with(docs) { "%doc " } else { "" };
-            format!("{mark}{path}\n")
-        };
-        Ok(package::files_below(root)?.into_iter().map(line).collect())
-    };
     let private: String =
         PRIVATE.iter().map(|dir| format!("%dir %attr(0700, root, root) /{dir}\n")).collect();
-    let (files, symbol_files) = (list(root)?, list(symbols)?);
+    let folders = listed_folders(root)?;
+    let (files, symbol_files) = (listed_files(root)?, listed_files(symbols)?);
     let (root, symbols) = (root.display(), symbols.display());
     Ok(format!(
         "# The binary is stripped already, and its symbols are in a package of their own.
@@ -107,9 +119,7 @@ cp -a {root}/. {symbols}/. %{{buildroot}}/
 
 %files
 %defattr(-, root, root, -)
-%dir %attr(0755, root, root) /usr/share/doc/weft
-%dir %attr(0755, root, root) /usr/share/doc/weft/examples
-{private}{files}
+{folders}{private}{files}
 %files debuginfo
 %defattr(-, root, root, -)
 {symbol_files}
@@ -126,8 +136,16 @@ fi
 # Links of enabled units would lead nowhere.
 if [ \"$1\" = 0 ]; then
     rm -f /etc/systemd/system/*.wants/weft@*.service /etc/systemd/system/*.wants/weft-numa@*.service
+    # Folders of control sockets; a mount that continues still has its own there.
+    for folder in /run/weft /run/weft-public; do
+        if [ -d \"$folder\" ]; then rmdir --ignore-fail-on-non-empty \"$folder\"; fi
+    done
 fi
 if [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
+
+%changelog
+* Sat Jan 01 2000 the authors of weft <weft@weft.invalid> - {version}-{RELEASE}
+- See /usr/share/doc/weft/CHANGELOG.md.
 "
     ))
 }
@@ -143,6 +161,20 @@ mod tests {
 
     fn is_installed(program: &str) -> bool {
         process::run(Command::new(program).arg("--version"), DEADLINE).is_ok()
+    }
+
+    /// rpmlint is the check of packages of the distributions with RPM. Not every test machine has
+    /// it.
+    fn require_no_lint(packages: &[&str]) {
+        let mut command = Command::new("rpmlint");
+        command.arg("--config").arg(crate::build::root().join("deploy/rpm/rpmlint.toml")).args(packages);
+        let Ok(judged) = process::run(&mut command, DEADLINE) else {
+            println!("skipped: rpmlint is not installed");
+            return;
+        };
+        let errors: Vec<&str> = judged.stdout.lines().filter(|line| line.contains(": E: ")).collect();
+        assert!(judged.stdout.contains("packages and"), "{judged:?}");
+        assert!(errors.is_empty(), "{errors:#?}");
     }
 
     #[test]
@@ -165,6 +197,8 @@ mod tests {
         assert!(rpm(&["-qpl", symbols.to_str().unwrap()]).contains("/usr/lib/debug/.build-id/"));
         let needed = rpm(&["-qpR", new]);
         assert!(!needed.lines().any(|line| line.starts_with("lib")), "a static binary needs none: {needed}");
+
+        require_no_lint(&[new, symbols.to_str().unwrap()]);
 
         // The directory has no shell for scripts.
         let root = base.path().join("root");

@@ -2,7 +2,7 @@
 //! program. Checks that systemd and weft accept the units.
 
 use super::*;
-use crate::package::{BINARY, FILES};
+use crate::package::BINARY;
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
 
@@ -33,8 +33,10 @@ fn a_package_is_built_and_what_it_installs_runs() {
     let root = base.path().join("root");
     output_of("dpkg-deb", &["--extract".as_ref(), package.as_ref(), root.as_ref()]);
     let generated = ["usr/share/man/man1/weft-target-add.1.gz", "usr/share/bash-completion/completions/weft"];
-    for file in FILES.iter().map(|(_, to)| *to).chain(generated) {
-        assert_eq!(fs::metadata(root.join(file)).unwrap().permissions().mode() & 0o777, 0o644, "{file}");
+    let files = package::files().unwrap().into_iter().map(|(_, to)| to);
+    for file in files.chain(generated.map(PathBuf::from)) {
+        let mode = fs::metadata(root.join(&file)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o644, "{}", file.display());
     }
     let installed = root.join(BINARY);
     let version = format!("weft {}", env!("CARGO_PKG_VERSION"));
@@ -102,6 +104,9 @@ fn dpkg_installs_upgrades_and_removes_it() {
     fs::write(&data, "years").unwrap();
     fs::create_dir_all(log.parent().unwrap()).unwrap();
     fs::write(&log, "lines").unwrap();
+    let sockets = ["run/weft", "run/weft-public"].map(|folder| root.join(folder));
+    sockets.iter().for_each(|folder| fs::create_dir_all(folder).unwrap());
+    fs::write(sockets[1].join("mnt.sock"), "").unwrap();
 
     dpkg.run(&["--install", new.to_str().unwrap(), symbols.to_str().unwrap()]);
     assert!(enabled.is_symlink() && data.is_file() && log.is_file(), "an upgrade retains everything");
@@ -110,7 +115,10 @@ fn dpkg_installs_upgrades_and_removes_it() {
     }
     dpkg.run(&["--remove", "weft-dbgsym", "weft"]);
     assert!(!enabled.is_symlink() && foreign.is_file() && log.is_file());
+    assert_eq!(sockets.each_ref().map(|folder| folder.exists()), [false, true], "one is in use");
+    fs::remove_file(sockets[1].join("mnt.sock")).unwrap();
     dpkg.run(&["--purge", "weft"]);
+    assert!(!sockets[1].exists());
     assert_eq!(dpkg.files(), [foreign, data]);
 }
 
