@@ -10,7 +10,7 @@ use crate::cli::{
 use crate::discovery::NODES;
 use crate::exit::{ArgumentCheck, Failure};
 use crate::node_config::{NodeConfig, Protection, announced_addresses, resolve};
-use crate::output::{Align, os_error, print, print_json, show, table};
+use crate::output::{Align, os_error, print, show, table};
 use crate::progress::Progress;
 use identity::{Authority, JoinToken, PendingKey};
 use mgmt::{
@@ -278,11 +278,12 @@ pub fn join(args: &JoinArgs) -> Result<(), Failure> {
         config.create(paths.root(), &superblock.name)
     })?;
     let member = Member { cluster: superblock.name, name: joined.name, node: joined.node, dir, addresses };
-    if args.json {
-        return Ok(print_json(&member)?);
-    }
+    Ok(show(args.json, &member, || joined_text(&member))?)
+}
+
+fn joined_text(member: &Member) -> String {
     let (run, dir) = (run_command(&member.dir), member.dir.display());
-    print(&format!(
+    format!(
         "this machine is node {} ({}) of cluster {}, at {}\n\n\
          Run it:          {run}\n\
          Give it a disk:  weft target add /PATH --dir {dir}\n",
@@ -290,8 +291,7 @@ pub fn join(args: &JoinArgs) -> Result<(), Failure> {
         member.name,
         member.cluster,
         member.addresses.join(", ")
-    ));
-    Ok(())
+    )
 }
 
 fn request_join(token: &JoinToken, args: &JoinArgs, request: Join) -> Result<Joined> {
