@@ -14,7 +14,7 @@ const HELP_DEADLINE: Duration = Duration::from_secs(20);
 const TOPICS: [(&str, &str); 2] = [("Exit status", "exit-status"), ("The cluster of a command", "dir")];
 
 /// Commands that the list of `weft` leaves out so that it fits a screen.
-const UNLISTED: [[&str; 2]; 1] = [["log", "level"]];
+const UNLISTED: [&[&str]; 3] = [&["demo"], &["log", "level"], &["net"]];
 
 /// Maximum nesting of commands: `weft group resync set` is three levels below `weft`.
 const MAX_DEPTH: usize = 3;
@@ -33,7 +33,8 @@ pub fn run() -> Result<(), String> {
     }
     describe(&weft, &[], &mut page)?;
     for words in UNLISTED {
-        describe(&weft, &words.map(String::from), &mut page)?;
+        let words: Vec<String> = words.iter().copied().map(String::from).collect();
+        describe(&weft, &words, &mut page)?;
     }
     let path = build::root().join("docs/reference/cli.md");
     fs::create_dir_all(path.parent().expect("the page lies in a folder"))
