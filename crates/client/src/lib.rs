@@ -195,11 +195,11 @@ impl Client {
         self.files.start_reports();
         loop {
             self.inodes.wait_for_reclaimable().await;
+            // More follow when an application empties a directory.
+            rt::sleep(RECLAIM_DELAY).await;
             if self.session.has_ended() {
                 return;
             }
-            // More follow when an application empties a directory.
-            rt::sleep(RECLAIM_DELAY).await;
             self.reclaim(self.inodes.take_reclaimable()).await;
         }
     }

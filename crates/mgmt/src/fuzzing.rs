@@ -8,9 +8,9 @@ use crate::superblock::Superblock;
 use crate::target_list::TargetList;
 use std::path::Path;
 
-/// Reads the superblock, the list of targets and the newest version as they are, and again with a corrected checksum,
-/// which no random change finds. Checks that accepted content is the same after it was written and
-/// read again.
+/// Reads the superblock, the list of targets and the newest version as they are, and again with a
+/// corrected checksum, which no random change finds. Checks that accepted content is the same after
+/// it was written and read again.
 ///
 /// # Panics
 /// If it isn't.

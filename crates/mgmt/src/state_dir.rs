@@ -166,8 +166,8 @@ impl StateDir {
     /// # Errors
     /// A refused directory is left unchanged: a path that isn't a directory, a directory with other
     /// files in it or that other users may change, a superblock that is damaged or from the future,
-    /// a directory that a much newer version has opened, a file system with less than [`MIN_FREE_BYTES`] free (new clusters only), a cluster that
-    /// another process serves.
+    /// a directory that a much newer version has opened, a file system with less than
+    /// [`MIN_FREE_BYTES`] free (new clusters only), a cluster that another process serves.
     pub fn open_or_create(root: &Path, name: &str) -> Result<StateDir> {
         let root = absolute(root)?;
         let paths = StatePaths::new(&root);
