@@ -275,7 +275,12 @@ fn a_target_of_another_cluster() {
 fn versions_too_far_apart() {
     in_cluster(async |cluster| {
         let asked = Join { version: "0.9.0".into(), ..join("a", 7501, "sesame") };
-        says(&cluster.refused(MgmtRequest::Join(asked)).await, "0.9.0", "too far apart", "install weft 0.4.0");
+        says(
+            &cluster.refused(MgmtRequest::Join(asked)).await,
+            "0.9.0",
+            "too far apart",
+            "install weft 0.4.0",
+        );
         let node = cluster.join("a", 7501).await;
         let register = Register { version: "1.4.0".into(), ..cluster.registration(node, 1, 7501, &[]) };
         says(
