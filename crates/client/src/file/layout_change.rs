@@ -60,7 +60,7 @@ impl Files {
             self.change_as_client(MetaOp::Truncate { ino: inode.ino, size, kill_suid_sgid }).await;
         inode.content.lock().note_outcome(inode.ino, generation, &truncated);
         let reply = truncated?;
-        let layout = {
+        {
             let mut content = inode.content.lock();
             // The size is set, once. If the lease has ended since, other sessions may have extended
             // the file, and the service truncates the chunks: when it recovers the file, or when
@@ -70,14 +70,12 @@ impl Files {
             }
             content.load_info(file_info(reply)?);
             content.on(Event::TimeSet);
-            let in_chunks = content.layout.clone().filter(|_| content.inline.is_none());
-            if in_chunks.is_some() && size < old_size {
+            let in_chunks = content.layout.is_some() && content.inline.is_none();
+            if in_chunks && size < old_size {
                 content.on(Event::ChunksExceedSize);
             }
-            in_chunks.filter(|_| content.phase.is_truncation_pending())
-        };
-        let Some(layout) = layout else { return Ok(()) };
-        match self.truncate_chunks_and_report(inode, size, &layout).await {
+        }
+        match self.cut_chunks(inode, true).await {
             Err(error) if is_lease_over(&error) => Ok(()),
             done => done,
         }
@@ -95,22 +93,15 @@ impl Files {
         in_chunks.map_or(Ok(()), |layout| self.chunk_files.ensure_none_is_lost(&layout))
     }
 
-    /// Truncates the chunks of a file whose size has been set.
-    async fn truncate_chunks_and_report(&self, inode: &OpenInode, size: u64, layout: &Layout) -> Result<()> {
-        self.finish_truncate(inode).await?;
-        let (ino, Allocated { blocks, lens }) =
-            (inode.ino, self.chunk_files.allocated(inode.ino, layout).await?);
-        // The truncation of the chunks is later than the time that the service has recorded for the
-        // change. A session that reads the attributes of a file that is open for writing elsewhere
-        // takes later times on the targets for unreported writes.
-        let mtime = Some(rt::now());
-        let op = MetaOp::EndWrite { ino, size, blocks, lens, mtime, done: false, kill_suid_sgid: false };
-        self.change_as_client(op).await.map(drop)
-    }
-
     /// Truncates chunks that may reach beyond the end of the file. The caller holds the I/O lock
     /// exclusively.
     pub(crate) async fn finish_truncate(&self, inode: &OpenInode) -> Result<()> {
+        self.cut_chunks(inode, false).await
+    }
+
+    /// Like [`Files::finish_truncate`]. If `is_change_now`, this is the change of the file that
+    /// sets its mtime.
+    async fn cut_chunks(&self, inode: &OpenInode, is_change_now: bool) -> Result<()> {
         if !inode.content.lock().phase.is_truncation_pending() {
             return Ok(());
         }
@@ -138,6 +129,16 @@ impl Files {
         // Other sessions may have extended the file meanwhile, without knowledge of this
         // truncation: the service has recovered the file.
         inode.content.lock().check_generation(inode.ino, generation)?;
+        // The truncation of the chunks is later than the time that the service has recorded for the
+        // change. A session that reads the attributes of a file that is open for writing elsewhere
+        // takes later times on the targets for unreported writes.
+        let mtime = is_change_now.then(rt::now);
+        // Before the truncation counts as done: size recovery measures the chunk files of a session
+        // that dies between the two. Otherwise the blocks of the longer file would hide holes.
+        let (ino, Allocated { blocks, lens }) =
+            (inode.ino, self.chunk_files.allocated(inode.ino, &layout).await?);
+        let report = MetaOp::EndWrite { ino, size, blocks, lens, mtime, done: false, kill_suid_sgid: false };
+        self.change_as_client(report).await?;
         self.change_as_client(MetaOp::TruncateDone { ino: inode.ino }).await?;
         let mut content = inode.content.lock();
         content.check_generation(inode.ino, generation)?;

@@ -15,9 +15,9 @@ use testkit::channel::{Latency, MetaHandler, StorageHandler, to_storage};
 use testkit::clients;
 use testkit::cluster::{self, ClusterBuilder, set_pattern};
 use testkit::map::{self, MapBuilder};
-use types::{Credentials, InodeId, MapHandle, Result, SessionId, SetAttr, TargetId};
+use types::{Attr, Credentials, InodeId, MapHandle, Result, SessionId, SetAttr, TargetId};
 use wire::mgmt::ReconcileFiles;
-use wire::{MetaOp, MetaRequest, MetaResponse, SlotSequence, StorageReply, StorageRequest};
+use wire::{MetaOp, MetaReply, MetaRequest, MetaResponse, SlotSequence, StorageReply, StorageRequest};
 
 /// Targets of the cluster; every file is striped over all of them.
 pub(crate) const TARGETS: u32 = 4;
@@ -139,6 +139,17 @@ impl Cluster {
         let (session, credentials) = (SESSION, Credentials::default());
         let request = MetaRequest { session, slot_sequence: Some(LATE), credentials, privileged: false, op };
         self.services.metadata.service().handle(request, None).await.unwrap();
+    }
+
+    /// The attributes that the service has on record for the client's session.
+    pub(crate) async fn recorded_attr(&self, ino: InodeId) -> Attr {
+        let (session, credentials) = (SESSION, Credentials::default());
+        let op = MetaOp::Getattr { ino };
+        let request = MetaRequest { session, slot_sequence: None, credentials, privileged: false, op };
+        match self.services.metadata.service().handle(request, None).await.unwrap().reply {
+            MetaReply::Attr(attr) => attr,
+            other => panic!("{other:?}"),
+        }
     }
 
     pub(crate) async fn create(&self, name: &str) -> (InodeId, Arc<Handle>) {

@@ -51,6 +51,25 @@ fn a_partial_truncate_is_completed_by_the_close() {
     });
 }
 
+/// A service that sees no pending truncation doesn't measure the chunk files of a session that
+/// dies: the blocks of the longer file would stay on record, and hide that the shorter one has
+/// holes.
+#[test]
+fn the_blocks_of_a_shorter_file_are_on_record_before_its_truncation_counts_as_done() {
+    with_cluster(|cluster| async move {
+        let (ino, file) = cluster.create("f").await;
+        cluster.fill(&file, 0, STRIPE, b'o').await.unwrap();
+        cluster.client.fsync(&file, false).await.unwrap();
+        assert_eq!(cluster.client.getattr(ino).await.unwrap().blocks, STRIPE as u64 / 512);
+        cluster.meta.refuse_next(Errno::EIO, |request| matches!(request.op, MetaOp::TruncateDone { .. }));
+        cluster.set_size(ino, CHUNK).await.unwrap_err();
+        assert!(cluster.meta.has_refused_all());
+        let recorded = cluster.recorded_attr(ino).await;
+        assert_eq!((recorded.size, recorded.blocks), (CHUNK as u64, CHUNK as u64 / 512));
+        cluster.client.release(file).await;
+    });
+}
+
 /// Extends a file, by a write or a truncation, after a write beyond its end failed on one target,
 /// and checks that the failed write isn't readable.
 fn check_failed_extension(grow_by_write: bool) {
