@@ -1,5 +1,6 @@
 //! Work on directory trees of millions of files by several threads: removes them
-//! ([`remove()`]), measures them ([`UsageScan`]), and lists them ([`list()`]).
+//! ([`remove()`]), measures them ([`UsageScan`]), lists them ([`list()`]), and copies them
+//! ([`copy()`]).
 //!
 //! The work is done by system calls with the rights of the caller, on any file system. On a mount
 //! of a parallel file system most of the time of such work is waiting for replies, so several
@@ -15,11 +16,13 @@
 //!   where they are made.
 //! - A file that can't be processed is reported, and the work continues with the others.
 
+mod copy;
 mod list;
 mod remove;
 mod usage;
 mod walk;
 
+pub use copy::{CopyCounts, CopyOptions, copy};
 pub use list::{Found, ListOptions, Show, list};
 pub use remove::{Refusal, RemoveCounts, RemoveOptions, removal_refusal, remove};
 pub use usage::{Usage, UsageLine, UsageOptions, UsageScan};

@@ -1,8 +1,6 @@
 //! Removal leaves what GNU rm leaves.
 
-mod random_tree;
-
-use random_tree::{Rng, list, populate};
+use crate::random_tree::{Rng, list, populate};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};

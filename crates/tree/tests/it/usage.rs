@@ -1,8 +1,6 @@
 //! Measured space is what GNU du and find report.
 
-mod random_tree;
-
-use random_tree::{Rng, populate};
+use crate::random_tree::{Rng, populate};
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStringExt;

@@ -1,7 +1,5 @@
 //! Random trees: hard links, holes, symlink loops, special files, and names of any bytes.
 
-#![allow(dead_code, reason = "each test program uses a part of it")]
-
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

@@ -1,8 +1,6 @@
 //! Listings have the files that GNU find has.
 
-mod random_tree;
-
-use random_tree::{Rng, populate};
+use crate::random_tree::{Rng, populate};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::Path;
