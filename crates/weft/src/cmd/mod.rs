@@ -38,6 +38,7 @@ mod target_add;
 mod target_drain;
 mod target_list;
 mod target_remove;
+mod tree;
 mod umount;
 mod up;
 mod watch;
@@ -58,6 +59,8 @@ pub fn restrict_new_files(command: &Command) {
         | Command::Doctor(_)
         | Command::InstallHelper(_)
         | Command::PackageFiles(_) => 0o022,
+        // Copies are the user's files.
+        Command::Cp(_) => 0,
         _ => 0o077,
     };
     let of_caller = umask(Mode::from_raw_mode(0o077));
@@ -71,6 +74,10 @@ pub fn run(command: Command) -> Outcome {
         Command::Fsck(args) => return fsck::run(&args),
         Command::Demo(args) => return demo::run(&args),
         Command::Doctor(args) => return doctor::run(&args),
+        Command::Rm(args) => return tree::rm::run(&args),
+        Command::Cp(args) => return tree::cp::run(&args),
+        Command::Du(args) => tree::du::run(&args)?,
+        Command::Find(args) => return tree::find::run(&args),
         Command::MountHelper(args) => return mount_helper::run(&args),
         Command::Up(args) => up::run(&args)?,
         Command::Down(args) => down::run(&args)?,
