@@ -48,8 +48,10 @@ fn destinations(paths: &[PathBuf], is_recursive: bool) -> Result<Vec<(PathBuf, P
     }
     let mut copies: Vec<(PathBuf, PathBuf)> = Vec::new();
     for from in sources {
-        let found =
-            from.symlink_metadata().map_err(|e| os_error(format_args!("can't copy {}", shown(from)), &e))?;
+        let found = from.symlink_metadata().map_err(|error| {
+            os_error(format_args!("can't copy {}", shown(from)), &error)
+                .hint("nothing was copied: the paths before the last one are what is copied")
+        })?;
         if found.is_dir() && !is_recursive {
             let message = format!("{} is not copied: it is a directory", shown(from));
             return Err(wrong(&message, "-r copies directories and what is below them"));

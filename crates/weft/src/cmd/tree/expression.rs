@@ -51,34 +51,33 @@ impl Expression {
         let mut words = words.iter();
         let options = ListOptions::default();
         let mut expression = Expression { paths, options, action: Action::Print, tests: Vec::new() };
-        let mut has_action = false;
+        let mut actions = Vec::new();
         while let Some(word) = words.next() {
             let mut value = || {
                 words.next().map(|value| value.clone().into_vec()).ok_or_else(|| {
                     wrong(format!("{} needs a value", word.display()), "weft find --help shows which")
                 })
             };
-            let action = match word.as_bytes() {
-                b"-name" => return_none(expression.tests.push(Test::Name(value()?))),
-                b"-type" => return_none(expression.tests.push(Test::Kinds(kinds(&value()?)?))),
-                b"-size" => return_none(expression.tests.push(size(&value()?)?)),
-                b"-newer" => return_none(expression.tests.push(newer(value()?)?)),
-                b"-maxdepth" => return_none(expression.options.max_depth = Some(depth(&value()?)?)),
-                b"-xdev" | b"-mount" => return_none(expression.options.one_file_system = true),
-                b"-print" => Some(Action::Print),
-                b"-print0" => Some(Action::Print0),
-                b"-ls" => Some(Action::List),
+            match word.as_bytes() {
+                b"-name" => expression.tests.push(Test::Name(value()?)),
+                b"-type" => expression.tests.push(Test::Kinds(kinds(&value()?)?)),
+                b"-size" => expression.tests.push(size(&value()?)?),
+                b"-newer" => expression.tests.push(newer(value()?)?),
+                b"-maxdepth" => expression.options.max_depth = Some(depth(&value()?)?),
+                b"-xdev" | b"-mount" => expression.options.one_file_system = true,
+                b"-print" => actions.push(Action::Print),
+                b"-print0" => actions.push(Action::Print0),
+                b"-ls" => actions.push(Action::List),
                 _ => {
                     let message = format!("{} is not a word that weft find knows", word.display());
                     return Err(wrong(message, "weft find --help shows them; find(1) has more"));
                 }
-            };
-            if let Some(action) = action {
-                if has_action {
-                    return Err(wrong("there are two actions".into(), "give one of -print, -print0, -ls"));
-                }
-                (expression.action, has_action) = (action, true);
             }
+        }
+        match actions[..] {
+            [] => (),
+            [action] => expression.action = action,
+            _ => return Err(wrong("there are two actions".into(), "give one of -print, -print0, -ls")),
         }
         Ok(expression)
     }
@@ -108,10 +107,6 @@ impl Expression {
         }
         Ok(true)
     }
-}
-
-fn return_none(_: ()) -> Option<Action> {
-    None
 }
 
 impl Test {
