@@ -200,6 +200,11 @@ impl Client {
             rt::sleep(CHECK_INTERVAL).await;
             let open = || self.inodes.open_inodes().iter().map(|inode| inode.ino).collect();
             let inodes = self.session.suspend_expired(open);
+            let was_overdue = self.session.leases.is_check_overdue();
+            self.session.leases.note_expiry_check();
+            if was_overdue {
+                self.session.wake_suspended();
+            }
             self.drop_inodes(&inodes, Some(SLOW_DROPS_TIMEOUT)).await;
         }
     }

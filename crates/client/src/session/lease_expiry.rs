@@ -44,7 +44,7 @@ impl Session {
     }
 
     /// Wakes the tasks that wait for a service to answer again, so that they check again.
-    pub(super) fn wake_suspended(&self) {
+    pub(crate) fn wake_suspended(&self) {
         self.lease_expiry.resumed.set();
         self.lease_expiry.resumed.clear();
         self.leases.wake();

@@ -60,6 +60,7 @@
 
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 use types::{HashMap, HashSet, InodeId, NodeId, PartitionId};
 use wire::{LeaseGrant, LeaseMode, MetaReply, MetaResponse, Recall};
 
@@ -68,6 +69,10 @@ const SHARDS: usize = 64;
 /// Maximum number of inodes for which a shard remembers a recall or release. Beyond it, the shard
 /// drops the individual records and refuses all grants that are older than the newest of them.
 const MAX_FLOORS: usize = 1024;
+
+/// Age of the last check for expired leases from which on none is relied on. The service may end
+/// the session 3 s after the client's leases expire ([`super::lease_expiry`]).
+const MAX_CHECK_AGE: Duration = Duration::from_secs(2);
 
 /// When a request was sent, which decides what its answer is worth.
 #[derive(Clone, Copy)]
@@ -145,6 +150,8 @@ pub(crate) struct Leases {
     /// Services that don't answer, whose leases are suspended.
     suspended_services: Mutex<HashSet<NodeId>>,
     suspended_count: AtomicUsize,
+    /// When the expiry of leases was last checked, on the monotonic clock; 0 before the first time.
+    checked_ns: AtomicU64,
     shards: Vec<Mutex<Shard>>,
     /// Set when a recall begins or ends.
     recalls_changed: rt::sync::Event,
@@ -160,6 +167,7 @@ impl Leases {
             ended: AtomicBool::new(false),
             suspended_services: Mutex::default(),
             suspended_count: AtomicUsize::new(0),
+            checked_ns: AtomicU64::new(0),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             recalls_changed: rt::sync::Event::new(),
             clock: AtomicU64::new(1),
@@ -242,13 +250,29 @@ impl Leases {
         changed != suspended
     }
 
+    /// Records that the leases of services that don't answer have just been suspended.
+    pub(crate) fn note_expiry_check(&self) {
+        self.checked_ns.store(rt::monotonic_ns(), Ordering::Release);
+    }
+
+    /// Whether the last check for expired leases was so long ago that they may have expired since:
+    /// this process was stopped, and the task that checks hasn't run yet.
+    pub(crate) fn is_check_overdue(&self) -> bool {
+        let checked_ns = self.checked_ns.load(Ordering::Acquire);
+        checked_ns > 0 && rt::monotonic_ns().saturating_sub(checked_ns) > MAX_CHECK_AGE.as_nanos() as u64
+    }
+
     fn is_service_suspended(&self, home: NodeId) -> bool {
+        self.is_check_overdue() || self.is_known_suspended(home)
+    }
+
+    fn is_known_suspended(&self, home: NodeId) -> bool {
         self.suspended_count.load(Ordering::Acquire) > 0 && self.suspended_services.lock().contains(&home)
     }
 
     /// Whether the lease on an inode is suspended.
     pub(crate) fn is_suspended(&self, ino: InodeId) -> bool {
-        if self.suspended_count.load(Ordering::Acquire) == 0 {
+        if self.suspended_count.load(Ordering::Acquire) == 0 && !self.is_check_overdue() {
             return false;
         }
         let home = self.shard(ino).held.get(&ino).map(|lease| lease.home);
@@ -535,6 +559,21 @@ mod tests {
 
     fn recall(number: u64, keep: Option<LeaseMode>) -> Recall {
         Recall { number, ino: INO, retain: keep }
+    }
+
+    #[test]
+    fn no_lease_counts_after_a_stop_of_the_process_until_expiry_is_checked() {
+        let run = async {
+            let leases = Leases::new(false);
+            let stamp = answer(&leases, leases.stamp_request(), LeaseMode::Write, 0);
+            leases.note_expiry_check();
+            assert!(leases.lease_covering(stamp, INO).is_some() && !leases.is_suspended(INO));
+            rt::sleep(2 * MAX_CHECK_AGE).await;
+            assert!(leases.lease_covering(stamp, INO).is_none() && leases.is_suspended(INO));
+            leases.note_expiry_check();
+            assert!(leases.lease_covering(stamp, INO).is_some() && !leases.is_suspended(INO));
+        };
+        rt::sim::Machine::new(1).run(run).unwrap();
     }
 
     #[test]
