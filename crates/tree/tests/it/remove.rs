@@ -124,18 +124,15 @@ fn as_user(script: &str, args: &[&Path]) -> Option<std::process::Output> {
     command.args(["-c", script, "sh"]).args(args).output().ok()
 }
 
-/// Helper of the next test: removes the tree that the environment names, and prints what failed.
-#[test]
-#[ignore = "helper of what_rm_leaves_is_left"]
-fn remove_the_tree_of_the_environment() {
-    let Some(tree) = std::env::var_os("TREE_TO_REMOVE") else { return };
-    for (path, cause) in rm(Path::new(&tree), RECURSIVE).0 {
-        println!("failed {} {cause}", path.display());
-    }
-}
-
+/// Runs itself as a user without privileges, with the tree to remove in the environment.
 #[test]
 fn what_rm_leaves_is_left() {
+    if let Some(tree) = std::env::var_os("TREE_TO_REMOVE") {
+        for (path, cause) in rm(Path::new(&tree), RECURSIVE).0 {
+            println!("failed {} {cause}", path.display());
+        }
+        return;
+    }
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
     let make = "umask 022; mkdir -p $1/a/locked $1/a/open $1/b/empty $1/b/full/x && : >$1/a/locked/f && : >$1/a/open/f && \
@@ -148,7 +145,7 @@ fn what_rm_leaves_is_left() {
     // The test program may be where others can't go.
     let program = dir.path().join("program");
     fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
-    let script = "TREE_TO_REMOVE=$1 $2 --ignored --nocapture remove_the_tree_of_the_environment";
+    let script = "TREE_TO_REMOVE=$1 $2 --nocapture what_rm_leaves_is_left";
     let tree = as_user(script, &[&ours, &program]).unwrap();
     assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));
     let left = |tree: &Path| {
