@@ -263,11 +263,10 @@ impl Leases {
     }
 
     fn is_service_suspended(&self, home: NodeId) -> bool {
-        self.is_check_overdue() || self.is_known_suspended(home)
-    }
-
-    fn is_known_suspended(&self, home: NodeId) -> bool {
-        self.suspended_count.load(Ordering::Acquire) > 0 && self.suspended_services.lock().contains(&home)
+        let is_suspended = || {
+            self.suspended_count.load(Ordering::Acquire) > 0 && self.suspended_services.lock().contains(&home)
+        };
+        self.is_check_overdue() || is_suspended()
     }
 
     /// Whether the lease on an inode is suspended.
