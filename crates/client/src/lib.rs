@@ -82,6 +82,8 @@ pub struct ClientOptions {
     /// Write-behind: the client delays small sequential writes by at most a second and sends them
     /// together. Needs [`Client::background`] to run.
     pub write_behind: bool,
+    /// Creates are synchronous: the service has a new file before the application gets it.
+    pub wsync: bool,
     /// No other session exists, now or later: the client caches everything without leases.
     pub only_session: bool,
 }
@@ -137,7 +139,12 @@ impl Client {
             let parts = (session.clone(), inodes.clone());
             Client {
                 files: files.clone(),
-                delegations: Delegations::new(parts, names.clone(), myself.clone()),
+                delegations: Delegations::new(
+                    parts,
+                    names.clone(),
+                    myself.clone(),
+                    options.wsync || only_session,
+                ),
                 recent_estale: estale::RecentEstale::default(),
                 attributes: Attributes {
                     session: session.clone(),

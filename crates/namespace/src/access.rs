@@ -72,7 +72,10 @@ pub fn permit(env: &Env<'_>, reader: &dyn Reader, caller: &Caller<'_>, op: &Meta
         MetaOp::Mkdir { parent, name, .. }
         | MetaOp::Symlink { parent, name, .. }
         | MetaOp::Link { parent, name, .. } => check.check_create(*parent, name),
-        MetaOp::CommitCreate { file } => check.check_create(file.parent, &file.name),
+        MetaOp::CommitCreate { file } => {
+            check.check_create(file.parent, &file.name)?;
+            check.set_own(file.parent, &file.set)
+        }
         MetaOp::Tmpfile { parent, .. } | MetaOp::PreallocateInodes { dir: parent, .. } => {
             check.check_change_names(*parent).map(drop)
         }
@@ -237,8 +240,21 @@ impl Check<'_> {
         Ok(())
     }
 
+    /// Checks changes of a file that the caller creates in a directory.
+    fn set_own(&self, dir: InodeId, set: &SetAttr) -> Outcome<()> {
+        if *set == SetAttr::default() {
+            return Ok(());
+        }
+        let directory = self.tx.inode(dir)?;
+        let gid = if directory.mode & mode::S_ISGID != 0 { directory.gid } else { self.caller.gid };
+        self.set((dir, &Inode { uid: self.caller.uid, gid, ..directory }), set)
+    }
+
     fn setattr(&self, ino: InodeId, set: &SetAttr) -> Outcome<()> {
-        let inode = self.tx.inode(ino)?;
+        self.set((ino, &self.tx.inode(ino)?), set)
+    }
+
+    fn set(&self, (ino, inode): (InodeId, &Inode), set: &SetAttr) -> Outcome<()> {
         let is_owner = inode.uid == self.caller.uid;
         if !is_owner && (set.flags.is_some() || set.project.is_some()) {
             return Err(Errno::EPERM.into());
@@ -260,7 +276,7 @@ impl Check<'_> {
             return Err(Errno::EPERM.into());
         }
         if !is_owner && (set.atime.is_some() || set.mtime.is_some()) {
-            self.require(ino, &inode, WRITE)?;
+            self.require(ino, inode, WRITE)?;
         }
         Ok(())
     }

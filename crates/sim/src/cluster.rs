@@ -95,6 +95,7 @@ impl ClusterState {
             map: map.clone(),
             server_cache: false,
             write_behind: false,
+            wsync: false,
             only_session: true,
         });
         Ok(Cluster { client, map, writer, stores, meta })

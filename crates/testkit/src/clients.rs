@@ -20,6 +20,7 @@ pub fn options(
         map: map.clone(),
         server_cache: false,
         write_behind: false,
+        wsync: false,
         only_session: false,
     }
 }

@@ -65,6 +65,8 @@ pub struct MountOptions {
     pub no_server_cache: bool,
     /// Whether small sequential writes are acknowledged before they are sent.
     pub write_behind: bool,
+    /// Whether all creates are synchronous.
+    pub wsync: bool,
     /// Whether only root may ask the mount for the state of the cluster.
     pub no_public_socket: bool,
     /// The last option that is only for a state directory, and the last one that is only for a
@@ -76,7 +78,7 @@ pub struct MountOptions {
 /// Options of a cluster in one process, whose source is its state directory.
 const FOR_DIRECTORY: [&str; 4] = ["targets", "target-dir", "durability", "backups"];
 /// Options of a client, whose source is a cluster file.
-const FOR_FILE: [&str; 4] = ["timeout", "rack", "no-shared-memory", "write-behind"];
+const FOR_FILE: [&str; 5] = ["timeout", "rack", "no-shared-memory", "write-behind", "wsync"];
 
 impl MountOptions {
     /// Parses options, separated by commas; a later one overrides an earlier one.
@@ -98,6 +100,7 @@ impl MountOptions {
             no_shared_memory: false,
             no_server_cache: false,
             write_behind: false,
+            wsync: false,
             no_public_socket: false,
             for_directory: None,
             for_file: None,
@@ -107,7 +110,7 @@ impl MountOptions {
             let (name, value) = word.split_once('=').unwrap_or((word, ""));
             if !options.set_option(name, value).ok_or_else(|| bad_value(name, value))? && !sloppy {
                 return Err(Error::new(Errno::EINVAL, format!("unknown mount option {word:?}")).hint(
-                    "weft knows ro, rw, idmap, transport=auto|uring|dev, no-server-cache and no-public-socket; for a state directory targets=N, target-dir=DIR, durability=relaxed|strict and backups=N; for a cluster file timeout=SECONDS, rack=NAME, no-shared-memory and write-behind",
+                    "weft knows ro, rw, idmap, transport=auto|uring|dev, no-server-cache and no-public-socket; for a state directory targets=N, target-dir=DIR, durability=relaxed|strict and backups=N; for a cluster file timeout=SECONDS, rack=NAME, no-shared-memory, write-behind and wsync",
                 ));
             }
             let noted = |names: &[&str]| names.contains(&name).then(|| name.to_string());
@@ -132,6 +135,7 @@ impl MountOptions {
             "no-shared-memory" => self.no_shared_memory = true,
             "no-server-cache" => self.no_server_cache = true,
             "write-behind" => self.write_behind = true,
+            "wsync" => self.wsync = true,
             "no-public-socket" => self.no_public_socket = true,
             name if name.starts_with("x-") || name.starts_with("X-") || IGNORED.contains(&name) => {}
             name => match flag(name) {
@@ -187,6 +191,7 @@ impl MountOptions {
             transport: self.transport,
             no_server_cache: self.no_server_cache,
             write_behind: self.write_behind,
+            wsync: self.wsync || self.flags.intersects(MountFlags::SYNCHRONOUS | MountFlags::DIRSYNC),
             no_shared_memory: self.no_shared_memory,
             no_public_socket: self.no_public_socket,
             foreground: false,
@@ -278,11 +283,15 @@ mod tests {
     #[test]
     fn a_cluster_file_is_mounted_as_a_client() {
         let client = |text: &str| parse(text).unwrap().mount(Path::new("/c.toml"), Path::new("/m"));
-        let mount = client("ro,idmap,_netdev,timeout=20,rack=r1,no-shared-memory,write-behind,transport=dev")
-            .unwrap();
+        let mount =
+            client("ro,idmap,_netdev,timeout=20,rack=r1,no-shared-memory,write-behind,wsync,transport=dev")
+                .unwrap();
         assert_eq!((mount.cluster, mount.mountpoint, mount.timeout), ("/c.toml".into(), "/m".into(), 20));
         assert_eq!((mount.rack.as_deref(), mount.transport), (Some("r1"), Transport::Dev));
-        assert!(mount.read_only && mount.idmap && mount.no_shared_memory && mount.write_behind);
+        assert!(
+            mount.read_only && mount.idmap && mount.no_shared_memory && mount.write_behind && mount.wsync
+        );
+        assert!(client("dirsync").unwrap().wsync && !client("rw").unwrap().wsync);
         assert!(!mount.foreground && !client("rw").unwrap().idmap);
         assert_eq!(client("defaults").unwrap().timeout, DEFAULT_TIMEOUT_S);
         let error = client("backups=3").unwrap_err();

@@ -83,6 +83,12 @@ pub struct PendingFile {
     pub created: Timestamp,
     /// Complete content, which is inline.
     pub content: Bytes,
+    /// When the application wrote the content; `None` if the file is empty. The service takes that
+    /// as the mtime if it is recent.
+    pub written: Option<Timestamp>,
+    /// Attributes that the application has set since. Its `ctime` is the time of the last change,
+    /// and counts only if it is recent.
+    pub set: SetAttr,
 }
 
 /// An asynchronous create and the user who made it.

@@ -6,9 +6,10 @@
 //! delegation (a `Write` lease on the directory) needn't wait. It knows that the name is free and
 //! that its user may create it, it has a preallocated inode number
 //! ([`wire::MetaOp::PreallocateInodes`]), and no other session can look. So it creates the file
-//! *asynchronously*: the application gets its file at once. The client sends the file to the
-//! service in one command ([`wire::MetaOp::CommitCreate`]), together with the first write if that
-//! fits inline, else on close, or earlier.
+//! *asynchronously*: the application gets its file at once. The client keeps what is written to the
+//! file, as long as that fits inline, and the permissions, owner and times that the application
+//! sets. It sends the file with all of that in one command ([`wire::MetaOp::CommitCreate`]) on
+//! close, or earlier.
 //!
 //! # Guarantees
 //!
@@ -16,40 +17,39 @@
 //!   service recalls its lease. The client sends every pending create before it gives the lease
 //!   back. Requests of this session that could miss a pending file wait until the file is committed
 //!   ([`AsyncCreates::pending_for`]).
-//! - *An application whose write or close has succeeded knows that the service has the file*;
-//!   otherwise it gets the error. The death of this process can lose only open files without
-//!   content.
+//! - *An application whose close or sync has succeeded knows that the service has the file*;
+//!   otherwise it gets the error. The death of this process can lose only files that are open and
+//!   younger than [`MAX_AGE`].
 //! - *A pending create is sent after [`MAX_AGE`] at the latest*, however long the file stays open.
 //! - *After a restart or a change of owner, the metadata service executes pending creates before it
 //!   serves other sessions*: registration transmits them ([`AsyncCreates::seal_in`]).
 //! - *A session that the cluster ends loses its pending creates.* The application gets the error
-//!   when it writes to the file or closes it. So creates with `O_EXCL` are never asynchronous:
-//!   applications use such files as locks.
+//!   when it writes to the file or closes it. That includes creates with `O_EXCL`, for [`MAX_AGE`]:
+//!   another client may then get the name. A mount with `wsync` creates nothing asynchronously.
 //!
 //! An asynchronous create is *pending* until its content is fixed, then *sealed* and sent, and at
-//! last *finished*: committed or failed.
+//! last *finished*: committed or failed ([`super::pending_create`]).
 
 use crate::cache::Delegations;
 use crate::cache::complete_directories::{CompleteDirectories, added_name};
 use crate::cache::heuristic::{Backoff, UseFrequency};
+use crate::cache::pending_create::{CommitCreate, MAX_BYTES, PendingCreate, Sealed, commit_all};
 use crate::cache::preallocation::{FIRST_INODES, InodePreallocation, MORE_INODES, NewInode, new_file_attr};
 use crate::file::content::NewFile;
 use crate::file::handle::Handle;
 use crate::file::inode::{InodeTable, OpenInode};
 use crate::kernel::page_fill::Bypass;
 use crate::metadata::attributes::CachedAttr;
-use crate::session::lease_holder::{Concerned, LocalFuture, PossibleName};
+use crate::session::lease_holder::{Concerned, LocalFuture};
 use crate::session::leases::{Leases, RequestStamp};
 use crate::{Client, entry};
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
-use rt::IoBuf;
-use rt::sync::Event;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::Duration;
-use types::{Attr, Credentials, Errno, Error, HashMap, HashSet, InodeId, Result, mode};
+use types::{Credentials, Errno, Error, HashMap, HashSet, InodeId, Result, SetAttr, mode};
 use wire::{AsyncCreate, LeaseMode, MetaOp, PendingFile};
 
 /// Longest time that a create stays pending. After that, the file survives the death of this
@@ -58,8 +58,6 @@ const MAX_AGE: Duration = Duration::from_millis(25);
 /// Maximum number of asynchronous creates: more than applications run at once, and few enough for
 /// one message to a service.
 const MAX_ASYNC_CREATES: usize = 256;
-/// Maximum size of their content together, in bytes: half of what a message can carry.
-const MAX_BYTES: usize = 512 * 1024;
 /// Shards of the table; a power of two.
 const SHARDS: usize = 16;
 /// Maximum number of directories that a shard tracks. Beyond it, the shard drops those without
@@ -72,124 +70,9 @@ const MAX_FREE_NAMES: usize = 64;
 /// The service refuses longer names.
 const MAX_NAME_BYTES: usize = 255;
 /// `open(2)` flags for which a create is not asynchronous: read-only, where no close reports a
-/// failure; fail if the name exists; durable at once.
+/// failure; durable at once.
 const O_ACCMODE: u32 = 0o3;
-const O_EXCL: u32 = 0o200;
 const O_DSYNC: u32 = 0o10000;
-
-/// An asynchronous create.
-pub(crate) struct PendingCreate {
-    credentials: Credentials,
-    /// The file without its content.
-    file: PendingFile,
-    /// The attributes that the application got.
-    attr_sent: Attr,
-    /// Maximum size of inline content, in bytes.
-    inline_limit: u32,
-    /// When it was created, on the monotonic clock.
-    since_ns: u64,
-    /// Marks its name as possibly present.
-    possible_name: PossibleName,
-    state: Mutex<State>,
-    finished: Event,
-    committer: Weak<dyn CommitCreate>,
-    /// Size of the content of all asynchronous creates together, in bytes.
-    all_bytes: Arc<AtomicUsize>,
-}
-
-/// Executes asynchronous creates.
-pub(crate) trait CommitCreate: Send + Sync {
-    /// Sends a sealed create to the service, and finishes it with the outcome.
-    fn commit_create<'a>(&'a self, create: &'a PendingCreate) -> LocalFuture<'a, ()>;
-}
-
-enum State {
-    Pending,
-    Sealed(Bytes),
-    Finished(Result<()>),
-}
-
-impl PendingCreate {
-    /// Writes into the empty file, and sends file and content to the service. Returns false without
-    /// a write if the create must be sent first.
-    ///
-    /// # Errors
-    /// Why the service has refused the file.
-    pub(crate) async fn write(self: &Arc<Self>, offset: u64, buf: &IoBuf) -> Result<bool> {
-        let end = usize::try_from(offset).ok().and_then(|at| at.checked_add(buf.len()));
-        let Some(end) = end.filter(|end| *end <= self.inline_limit as usize) else { return Ok(false) };
-        if self.all_bytes.load(Ordering::Acquire) + end > MAX_BYTES {
-            return Ok(false);
-        }
-        let mut content = vec![0; end];
-        content[end - buf.len()..].copy_from_slice(buf.as_slice());
-        if !self.seal(content.into()) {
-            return Ok(false);
-        }
-        self.all_bytes.fetch_add(end, Ordering::AcqRel);
-        self.spawn_commit();
-        self.finished.wait().await;
-        self.outcome().map(|()| true)
-    }
-
-    /// Waits until the service has the file.
-    ///
-    /// # Errors
-    /// Why it has refused the file.
-    pub(crate) async fn commit(self: &Arc<Self>) -> Result<()> {
-        self.begin_commit();
-        self.finished.wait().await;
-        self.outcome()
-    }
-
-    /// Sends the file to the service, unless that has begun.
-    fn begin_commit(self: &Arc<Self>) {
-        if self.seal(Bytes::new()) {
-            self.spawn_commit();
-        }
-    }
-
-    /// Runs as a separate task: it continues if the waiting application is killed.
-    fn spawn_commit(self: &Arc<Self>) {
-        let Some(committer) = self.committer.upgrade() else { return };
-        let create = self.clone();
-        rt::spawn(async move { committer.commit_create(&create).await });
-    }
-
-    /// Fixes the content, which is to be sent. Returns false if it was fixed already.
-    fn seal(&self, content: Bytes) -> bool {
-        let mut state = self.state.lock();
-        let was_pending = matches!(*state, State::Pending);
-        if was_pending {
-            *state = State::Sealed(content);
-        }
-        was_pending
-    }
-
-    /// Returns the sealed file; `None` if it is pending or finished.
-    fn sealed(&self) -> Option<PendingFile> {
-        match &*self.state.lock() {
-            State::Sealed(content) => Some(PendingFile { content: content.clone(), ..self.file.clone() }),
-            State::Pending | State::Finished(_) => None,
-        }
-    }
-
-    fn finish(&self, outcome: Result<()>) {
-        *self.state.lock() = State::Finished(outcome);
-        self.finished.set();
-    }
-
-    fn outcome(&self) -> Result<()> {
-        match &*self.state.lock() {
-            State::Finished(outcome) => outcome.clone(),
-            State::Pending | State::Sealed(_) => Ok(()),
-        }
-    }
-
-    fn is_older_than(&self, age: Duration) -> bool {
-        rt::monotonic_ns().saturating_sub(self.since_ns) >= age.as_nanos() as u64
-    }
-}
 
 /// State of a directory.
 #[derive(Default)]
@@ -267,6 +150,17 @@ impl AsyncCreates {
         let directory = shard.entry(dir).or_default();
         let wanted =
             directory.frequency.note(now_ns) && !directory.is_requested && directory.backoff.is_over(now_ns);
+        directory.is_requested |= wanted;
+        wanted
+    }
+
+    /// Returns true if the client is to request the delegation of a directory now.
+    fn begin_request(&self, leases: &Leases, dir: InodeId) -> bool {
+        let mut shard = self.shard(dir);
+        let directory = shard.entry(dir).or_default();
+        let wanted = !directory.is_requested
+            && directory.held_delegation(leases, dir).is_none()
+            && directory.backoff.is_over(rt::monotonic_ns());
         directory.is_requested |= wanted;
         wanted
     }
@@ -359,7 +253,7 @@ impl AsyncCreates {
         let named = |dir: &InodeId, name: &Bytes| -> Vec<Arc<PendingCreate>> {
             let shard = self.shard(*dir);
             let creates = shard.get(dir).into_iter().flat_map(|directory| directory.creates.values());
-            creates.map(|(create, _)| create).filter(|one| one.file.name == *name).cloned().collect()
+            creates.map(|(create, _)| create).filter(|one| one.name() == name).cloned().collect()
         };
         match op {
             // Sending an asynchronous create may include the introduction of a user.
@@ -439,13 +333,13 @@ impl AsyncCreates {
         self.count.fetch_add(1, Ordering::AcqRel);
         let dir = create.file.parent;
         let mut shard = self.shard(dir);
-        shard.entry(dir).or_default().creates.insert(create.file.ino, (create, inode));
+        shard.entry(dir).or_default().creates.insert(create.ino(), (create, inode));
     }
 
     fn remove(&self, create: &PendingCreate) -> Option<Arc<OpenInode>> {
         let dir = create.file.parent;
         let mut shard = self.shard(dir);
-        let (_, inode) = shard.get_mut(&dir)?.creates.remove(&create.file.ino)?;
+        let (_, inode) = shard.get_mut(&dir)?.creates.remove(&create.ino())?;
         self.count.fetch_sub(1, Ordering::AcqRel);
         Some(inode)
     }
@@ -479,7 +373,7 @@ impl AsyncCreates {
         creates.iter().for_each(PendingCreate::begin_commit);
         let sealed = creates.iter().filter_map(|one| {
             let credentials = one.credentials;
-            one.sealed().map(|file| AsyncCreate { credentials, file })
+            one.sealed().map(|sealed| AsyncCreate { credentials, file: sealed.file })
         });
         sealed.collect()
     }
@@ -511,26 +405,10 @@ impl AsyncCreates {
     }
 }
 
-/// Waits until these creates are finished.
-async fn commit_all(creates: Vec<Arc<PendingCreate>>) -> Result<()> {
-    creates.iter().for_each(PendingCreate::begin_commit);
-    let mut outcome = Ok(());
-    for one in creates {
-        one.finished.wait().await;
-        outcome = outcome.and(one.outcome());
-    }
-    outcome
-}
-
-/// Applies to `attr` the attributes that a write changes, as the service reports them.
-fn with_written(attr: Attr, now: &Attr) -> Attr {
-    Attr { size: now.size, blocks: now.blocks, mtime: now.mtime, ctime: now.ctime, ..attr }
-}
-
 /// Whether a create with this mode and these open flags may be asynchronous.
 fn may_create_async(bits: u32, flags: u32) -> bool {
     let is_plain = bits & mode::PERMISSIONS & !0o777 == 0 && bits & mode::S_IFMT & !mode::S_IFREG == 0;
-    is_plain && flags & O_ACCMODE != 0 && flags & (O_EXCL | O_DSYNC) == 0
+    is_plain && flags & O_ACCMODE != 0 && flags & O_DSYNC == 0
 }
 
 impl Delegations {
@@ -543,7 +421,8 @@ impl Delegations {
         flags: u32,
     ) -> Option<(CachedAttr, Arc<Handle>)> {
         let is_allowed = may_create_async(bits, flags) && name.len() <= MAX_NAME_BYTES;
-        if self.names.async_creates.is_idle()
+        if self.creates_synchronously
+            || self.names.async_creates.is_idle()
             || !is_allowed
             || !self.names.async_creates.is_below_limits()
             || self.session.has_ended()
@@ -554,22 +433,21 @@ impl Delegations {
             self.take_preallocated_inode(credentials, parent, name)?;
         let name = Bytes::copy_from_slice(name);
         let attr = new_file_attr(ino, &attr, credentials, bits & 0o777 & !umask);
-        let file =
-            PendingFile { ino, parent, name, mode: bits, umask, created: attr.btime, content: Bytes::new() };
+        let file = PendingFile {
+            ino,
+            parent,
+            name,
+            mode: bits,
+            umask,
+            created: attr.btime,
+            content: Bytes::new(),
+            written: None,
+            set: SetAttr::default(),
+        };
         self.names.complete.record_name(&self.session.leases, parent, &file.name);
         let possible_name = self.names.prefixes.record_possible(parent, &file.name);
-        let create = Arc::new(PendingCreate {
-            credentials,
-            file,
-            attr_sent: attr,
-            inline_limit,
-            since_ns: rt::monotonic_ns(),
-            possible_name,
-            state: Mutex::new(State::Pending),
-            finished: Event::new(),
-            committer: self.committer.clone(),
-            all_bytes: self.names.async_creates.bytes.clone(),
-        });
+        let sending = (self.committer.clone(), self.names.async_creates.bytes.clone());
+        let create = PendingCreate::new(credentials, (file, attr), inline_limit, possible_name, sending);
         let inode = self.inodes.acquire(ino);
         inode.content.lock().has_no_xattrs = true;
         inode.set_async_create(Some(create.clone()));
@@ -577,9 +455,7 @@ impl Delegations {
         // A recall marks the lease as closing before it searches for pending creates. If it has
         // found this one, the file is being sent and the create stands. Otherwise no other task
         // knows of it, and it is withdrawn.
-        if self.session.leases.lease_covering(stamp, lease) != Some(LeaseMode::Write)
-            && create.seal(Bytes::new())
-        {
+        if self.session.leases.lease_covering(stamp, lease) != Some(LeaseMode::Write) && create.seal() {
             create.finish(Ok(()));
             self.names.prefixes.record_outcome(&create.possible_name, &create.outcome());
             self.names.async_creates.remove(&create);
@@ -630,7 +506,7 @@ impl Delegations {
         (bits, flags): (u32, u32),
     ) {
         let stamp = self.session.leases.stamp_request();
-        let is_allowed = !self.session.leases.is_only_session()
+        let is_allowed = !self.creates_synchronously
             && may_create_async(bits, flags)
             && self.session.leases.is_cacheable(stamp, parent);
         if is_allowed && self.names.async_creates.count_create(parent) {
@@ -638,33 +514,51 @@ impl Delegations {
         }
     }
 
+    /// Gets the delegation of a directory that this session has made, before the first file is
+    /// created there: more will follow. Returns false if there is no point in another try.
+    pub(crate) async fn obtain_for_new_directory(
+        self: &Arc<Self>,
+        credentials: Credentials,
+        dir: InodeId,
+        (bits, flags): (u32, u32),
+    ) -> bool {
+        if self.creates_synchronously
+            || !may_create_async(bits, flags)
+            || !self.names.complete.is_complete(dir)
+            || !self.names.async_creates.begin_request(&self.session.leases, dir)
+        {
+            return false;
+        }
+        self.obtain_delegation(credentials, dir, FIRST_INODES).await;
+        true
+    }
+
     fn request_delegation(self: &Arc<Self>, credentials: Credentials, dir: InodeId, count: u32) {
         let delegations = self.clone();
-        rt::spawn(async move {
-            let answer = delegations
-                .session
-                .query_as(credentials, MetaOp::PreallocateInodes { dir, count, prefix: Bytes::new() })
-                .await;
-            // Stamped before the check that the lease is held, so the lease is held since this
-            // time.
-            let now = delegations.session.leases.stamp_request();
-            let granted = match answer {
-                Ok(answer) => match answer.reply {
-                    reply
-                        if delegations.session.leases.lease_covering(answer.stamp, dir)
-                            == Some(LeaseMode::Write) =>
-                    {
-                        InodePreallocation::of(&reply).map(|preallocation| (now, preallocation))
-                    }
-                    _ => None,
-                },
-                Err(error) => {
-                    tracing::trace!(ino = %dir, %error, "no directory delegation: other clients use the directory");
-                    None
+        rt::spawn(async move { delegations.obtain_delegation(credentials, dir, count).await });
+    }
+
+    async fn obtain_delegation(&self, credentials: Credentials, dir: InodeId, count: u32) {
+        let answer = self
+            .session
+            .query_as(credentials, MetaOp::PreallocateInodes { dir, count, prefix: Bytes::new() })
+            .await;
+        // Stamped before the check that the lease is held, so the lease is held since this
+        // time.
+        let now = self.session.leases.stamp_request();
+        let granted = match answer {
+            Ok(answer) => match answer.reply {
+                reply if self.session.leases.lease_covering(answer.stamp, dir) == Some(LeaseMode::Write) => {
+                    InodePreallocation::of(&reply).map(|preallocation| (now, preallocation))
                 }
-            };
-            delegations.names.async_creates.record_delegation(&delegations.session.leases, dir, granted);
-        });
+                _ => None,
+            },
+            Err(error) => {
+                tracing::trace!(ino = %dir, %error, "no directory delegation: other clients use the directory");
+                None
+            }
+        };
+        self.names.async_creates.record_delegation(&self.session.leases, dir, granted);
     }
 }
 
@@ -679,7 +573,7 @@ impl CommitCreate for Client {
 
 impl Client {
     async fn execute_create(&self, create: &PendingCreate) -> Result<()> {
-        let Some(file) = create.sealed() else { return Ok(()) };
+        let Some(Sealed { file, attr: attr_seen }) = create.sealed() else { return Ok(()) };
         let (ino, parent, content) = (file.ino, file.parent, file.content.clone());
         let _made = self.names.begin_create(parent, |ino| self.inodes.note_unused(ino));
         let losses = self.session.verifiers.losses();
@@ -702,21 +596,16 @@ impl Client {
                 known.load_new(&attr, fresh, lease, content.clone());
             }
         }
-        // After a write, the kernel itself asks for the attributes that the write changes.
-        let attr_sent =
-            if content.is_empty() { create.attr_sent } else { with_written(create.attr_sent, &attr) };
-        if attr_sent != attr || lease.is_none() {
+        if attr_seen != attr || lease.is_none() {
             self.kernel.drop_cached(ino, Some(&inode), Bypass::Once).await;
         }
         Ok(())
     }
 
     async fn finish_create(&self, create: &PendingCreate, outcome: Result<()>) {
-        let bytes = create.sealed().map_or(0, |file| file.content.len());
         let failure = outcome.as_ref().err().cloned();
         self.names.prefixes.record_outcome(&create.possible_name, &outcome);
         create.finish(outcome);
-        create.all_bytes.fetch_sub(bytes, Ordering::AcqRel);
         let Some(inode) = self.names.async_creates.remove(create) else { return };
         match failure {
             // Applications that use the file get the error. All names of the directory are dropped

@@ -7,13 +7,14 @@ pub(crate) mod creates_in_flight;
 pub(crate) mod directory_attributes;
 pub(crate) mod heuristic;
 pub(crate) mod names;
+pub(crate) mod pending_create;
 pub(crate) mod preallocation;
 pub(crate) mod prefix_delegation;
 
 use crate::file::inode::InodeTable;
 use crate::session::Session;
-use async_create::CommitCreate;
 use names::Names;
+use pending_create::CommitCreate;
 use std::sync::{Arc, Weak};
 
 /// Requests delegations of directories and name prefixes from metadata services, and creates files
@@ -24,6 +25,9 @@ pub(crate) struct Delegations {
     inodes: Arc<InodeTable>,
     /// Executes the creates.
     committer: Weak<dyn CommitCreate>,
+    /// No create is asynchronous: no other session exists, so that requests cost little, or the
+    /// mount asks for it.
+    creates_synchronously: bool,
 }
 
 impl Delegations {
@@ -31,7 +35,8 @@ impl Delegations {
         (session, inodes): (Arc<Session>, Arc<InodeTable>),
         names: Arc<Names>,
         committer: Weak<dyn CommitCreate>,
+        creates_synchronously: bool,
     ) -> Arc<Delegations> {
-        Arc::new(Delegations { session, names, inodes, committer })
+        Arc::new(Delegations { session, names, inodes, committer, creates_synchronously })
     }
 }

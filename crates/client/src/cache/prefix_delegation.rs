@@ -389,7 +389,7 @@ impl Delegations {
     /// Counts a create. A client that creates many names with one prefix, and must ask the service
     /// whether each is free, requests that prefix.
     pub(crate) fn count_prefix_create(self: &Arc<Self>, credentials: Credentials, dir: InodeId, name: &[u8]) {
-        if self.session.leases.is_only_session() || self.names.complete.is_complete(dir) {
+        if self.creates_synchronously || self.names.complete.is_complete(dir) {
             return;
         }
         let Some(prefix) = self.names.prefixes.count_create(&self.session.leases, dir, name) else { return };

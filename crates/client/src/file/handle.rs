@@ -350,9 +350,7 @@ impl Files {
         // The next read is the first one after a change.
         inode.atime_quiet_until_ns.store(0, Ordering::Relaxed);
         if let Some(create) = inode.async_create().filter(|_| !how.durable) {
-            // A pending file is empty.
-            let start = if how.append { 0 } else { offset };
-            if Box::pin(create.write(start, &buf)).await? {
+            if create.write((!how.append).then_some(offset), &buf) {
                 return Ok(len);
             }
         }

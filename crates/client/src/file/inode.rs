@@ -4,7 +4,7 @@
 //! exists while its content is in use, and holds what reads and writes need without a request to
 //! the metadata service.
 
-use crate::cache::async_create::PendingCreate;
+use crate::cache::pending_create::PendingCreate;
 use crate::file::access_time::Accesses;
 use crate::file::content::Content;
 use crate::file::content::lock::ContentLock;

@@ -38,9 +38,15 @@ impl Client {
         flags: u32,
     ) -> Result<(CachedAttr, Arc<Handle>)> {
         const O_EXCL: u32 = 0o200;
-        if let Some(created) =
-            self.delegations.create_async(credentials, (parent, name), (mode, umask), flags)
+        let create_async =
+            || self.delegations.create_async(credentials, (parent, name), (mode, umask), flags);
+        let mut created = create_async();
+        if created.is_none()
+            && self.delegations.obtain_for_new_directory(credentials, parent, (mode, flags)).await
         {
+            created = create_async();
+        }
+        if let Some(created) = created {
             self.delegations.count_prefix_create(credentials, parent, name);
             return Ok(created);
         }

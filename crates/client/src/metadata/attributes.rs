@@ -10,7 +10,7 @@ use crate::session::Session;
 use crate::session::leases::{Answer, RequestStamp};
 use std::ops::Deref;
 use std::sync::Arc;
-use types::{Attr, Errno, FileKind, InodeId, Result};
+use types::{Attr, Credentials, Errno, FileKind, InodeId, Result, SetAttr};
 use wire::MetaOp;
 
 /// Attributes, and whether they may be cached. Uncacheable ones were valid at some time between
@@ -44,6 +44,9 @@ pub(crate) struct Attributes {
 impl Attributes {
     /// Returns the current attributes.
     pub(crate) async fn getattr(&self, ino: InodeId) -> Result<CachedAttr> {
+        if let Some(attr) = self.of_pending_create(ino) {
+            return Ok(attr);
+        }
         if self.names.has_pending_in(ino) {
             Box::pin(self.names.async_creates.commit_in(ino)).await;
         }
@@ -69,6 +72,31 @@ impl Attributes {
                 return Ok(CachedAttr { attr, ..known });
             }
         }
+    }
+
+    /// Returns the attributes of a file that the service has yet to get. No other session knows the
+    /// file.
+    fn of_pending_create(&self, ino: InodeId) -> Option<CachedAttr> {
+        if self.names.async_creates.is_idle() {
+            return None;
+        }
+        let attr = self.inodes.open(ino)?.async_create()?.attr()?;
+        Some(CachedAttr { attr, cacheable: true, name_cacheable: true })
+    }
+
+    /// Sets attributes of a file that the service has yet to get, and returns all of them. `None`
+    /// if the service has to do that.
+    pub(super) fn set_of_pending_create(
+        &self,
+        who: Credentials,
+        ino: InodeId,
+        set: &SetAttr,
+    ) -> Option<CachedAttr> {
+        if self.names.async_creates.is_idle() {
+            return None;
+        }
+        let attr = self.inodes.open(ino)?.async_create()?.set(who, set)?;
+        Some(CachedAttr { attr, cacheable: true, name_cacheable: true })
     }
 
     /// Returns the attributes of a directory of which only mode, owner and group are known to be

@@ -264,6 +264,9 @@ impl Client {
         if size.is_some() && set == (SetAttr { kill_suid_sgid: set.kill_suid_sgid, ..SetAttr::default() }) {
             return self.getattr(ino).await;
         }
+        if let Some(known) = self.attributes.set_of_pending_create(credentials, ino, &set) {
+            return Ok(known);
+        }
         let open = self.inodes.open(ino);
         let reports = self.inodes.all_reports();
         if set.atime.is_some() {

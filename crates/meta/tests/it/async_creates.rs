@@ -38,6 +38,8 @@ fn file(parent: InodeId, name: &str, ino: InodeId, content: &str) -> PendingFile
         umask: 0,
         created: types::Timestamp::default(),
         content: bytes(content),
+        written: None,
+        set: types::SetAttr::default(),
     }
 }
 

@@ -91,6 +91,8 @@ fn a_session_with_access_to_a_file_gets_a_capability() {
             umask: 0,
             created: types::Timestamp::default(),
             content,
+            written: None,
+            set: types::SetAttr::default(),
         };
         let delivered = ask(&world, 1, 5, MetaOp::CommitCreate { file: Box::new(file) }).await.unwrap();
         assert_eq!(verifier.granted(&delivered).unwrap().inode, first);

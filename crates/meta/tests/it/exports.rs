@@ -417,6 +417,8 @@ fn asynchronous_creates_of_restricted_clients_are_ignored() {
                 umask: 0,
                 created: types::Timestamp::default(),
                 content: Bytes::new(),
+                written: None,
+                set: types::SetAttr::default(),
             };
             let promised = vec![AsyncCreate { credentials: Credentials::default(), file }];
             ask(

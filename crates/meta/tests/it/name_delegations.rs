@@ -176,8 +176,17 @@ fn creates_completed_during_a_recall_are_found() {
         assert!(!call.is_done());
         let made = types::Timestamp::default();
         let (name, content) = (bytes("a.1"), bytes("content"));
-        let file =
-            PendingFile { ino: first, parent: dir, name, mode: 0o644, umask: 0, created: made, content };
+        let file = PendingFile {
+            ino: first,
+            parent: dir,
+            name,
+            mode: 0o644,
+            umask: 0,
+            created: made,
+            content,
+            written: None,
+            set: types::SetAttr::default(),
+        };
         one.call(MetaOp::CommitCreate { file: Box::new(file) }).await.unwrap();
         one.call(MetaOp::Release { inodes: vec![first], seen: u64::MAX }).await.unwrap();
         let recall = recalls(&one, 0).await[0];

@@ -1,13 +1,14 @@
 //! Asynchronous creates, which applications see before the service: inode preallocation, and the
 //! creates themselves.
 
+use super::attr::set_attributes;
 use super::create::{NewEntry, named_file, pattern_for_children};
 use super::data::{inline_limit, put_inline};
 use crate::flags;
 use crate::keys;
 use crate::record::Inode;
 use crate::tx::{Outcome, Tx, check_name};
-use types::{Errno, Error, InodeFlags, InodeId, Timestamp, mode};
+use types::{Errno, Error, InodeFlags, InodeId, SetAttr, Timestamp, mode};
 use wire::{MetaReply, PendingFile};
 
 /// Inode numbers that one request gets at most: as many as an application creates in a directory
@@ -15,8 +16,8 @@ use wire::{MetaReply, PendingFile};
 /// if none of them is used.
 const MAX_PREALLOCATED: u32 = 4096;
 
-/// The greatest age at which an asynchronous create keeps its creation time at the client: longer
-/// than clients delay creates, if their clocks agree. Nanoseconds.
+/// The greatest age at which an asynchronous create keeps its times at the client: longer than
+/// clients delay creates, if their clocks agree. Nanoseconds.
 const MAX_AGE_NS: i128 = 100_000_000;
 
 /// Preallocates inode numbers for files in a directory. With a prefix, the number before them
@@ -84,23 +85,30 @@ pub(crate) fn async_create(tx: &mut Tx<'_>, file: &PendingFile) -> Outcome<MetaR
         return Err(Errno::ERANGE.into());
     }
     if !file.content.is_empty() {
-        inode.modify(tx.env.now);
+        inode.modify(recent_or_now(file.written, tx.env.now));
         inode.size = file.content.len() as u64;
         put_inline(tx, ino, &mut inode, file.content.clone());
+    }
+    if file.set != SetAttr::default() {
+        let changed = recent_or_now(file.set.ctime, tx.env.now);
+        set_attributes(tx, ino, &mut inode, &SetAttr { ctime: Some(changed), ..file.set })?;
     }
     Ok(site.finish(tx, ino, &inode))
 }
 
-/// Uses the client's creation time, which applications may have seen. Otherwise the client's clock
-/// isn't trusted: an application that searches for changes since some time must not miss the file.
-fn set_times(inode: &mut Inode, made: Timestamp, now: Timestamp) {
-    let age_ns =
-        i128::from(now.secs - made.secs) * 1_000_000_000 + i128::from(now.nanos) - i128::from(made.nanos);
-    if !(0..=MAX_AGE_NS).contains(&age_ns) {
-        return;
-    }
-    let made = Some(made.into());
-    (inode.atime, inode.btime, inode.mtime, inode.ctime) = (made, made, made, made);
+fn set_times(inode: &mut Inode, created: Timestamp, now: Timestamp) {
+    let created = Some(recent_or_now(Some(created), now).into());
+    (inode.atime, inode.btime, inode.mtime, inode.ctime) = (created, created, created, created);
+}
+
+/// The client's time of a change, which applications may have seen, if it is recent. Otherwise the
+/// client's clock isn't trusted: an application that searches for changes since some time must not
+/// miss the file.
+fn recent_or_now(at_client: Option<Timestamp>, now: Timestamp) -> Timestamp {
+    let age_ns = |at: &Timestamp| {
+        i128::from(now.secs - at.secs) * 1_000_000_000 + i128::from(now.nanos) - i128::from(at.nanos)
+    };
+    at_client.filter(|at| (0..=MAX_AGE_NS).contains(&age_ns(at))).unwrap_or(now)
 }
 
 /// Prevents the reuse of a number: while its file has another name, and while chunk files of it are

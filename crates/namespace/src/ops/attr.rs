@@ -1,6 +1,6 @@
 //! Attributes.
 
-use crate::record::Time;
+use crate::record::{Inode, Time};
 use crate::tx::{Outcome, Tx};
 use crate::{flags, permissions};
 use types::{InodeId, SetAttr, SetTime, Timestamp};
@@ -15,8 +15,15 @@ pub(crate) fn getattr(tx: &Tx<'_>, ino: InodeId) -> Outcome<MetaReply> {
 /// every caller, as in Linux (chown(2)), unless the same request sets the mode.
 pub(crate) fn setattr(tx: &mut Tx<'_>, ino: InodeId, set: &SetAttr) -> Outcome<MetaReply> {
     let mut inode = tx.inode(ino)?;
-    flags::may_set((ino, &inode), set)?;
-    flags::set(&mut inode, set)?;
+    set_attributes(tx, ino, &mut inode, set)?;
+    tx.put_inode(ino, &inode);
+    Ok(MetaReply::Attr(inode.attr(ino)))
+}
+
+/// Changes attributes of an inode, which the caller stores.
+pub(super) fn set_attributes(tx: &mut Tx<'_>, ino: InodeId, inode: &mut Inode, set: &SetAttr) -> Outcome<()> {
+    flags::may_set((ino, inode), set)?;
+    flags::set(inode, set)?;
     let now = tx.env.now;
     let changes_owner = set.uid.is_some() || set.gid.is_some();
     if let Some(uid) = set.uid {
@@ -26,7 +33,7 @@ pub(crate) fn setattr(tx: &mut Tx<'_>, ino: InodeId, set: &SetAttr) -> Outcome<M
         inode.gid = gid;
     }
     match set.mode {
-        Some(mode) => permissions::chmod(tx, ino, &mut inode, mode)?,
+        Some(mode) => permissions::chmod(tx, ino, inode, mode)?,
         None if changes_owner && !inode.is_directory() => inode.kill_suid_sgid(),
         None => {}
     }
@@ -40,8 +47,7 @@ pub(crate) fn setattr(tx: &mut Tx<'_>, ino: InodeId, set: &SetAttr) -> Outcome<M
         inode.mtime = Some(resolve(mtime, now));
     }
     inode.touch(set.ctime.unwrap_or(now));
-    tx.put_inode(ino, &inode);
-    Ok(MetaReply::Attr(inode.attr(ino)))
+    Ok(())
 }
 
 fn resolve(time: SetTime, now: Timestamp) -> Time {

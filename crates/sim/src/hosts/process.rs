@@ -343,6 +343,7 @@ impl HostsCluster {
             map,
             server_cache: false,
             write_behind: self.write_behind,
+            wsync: false,
             only_session: false,
         });
         client.set_request_timeout(self.client_timeout);

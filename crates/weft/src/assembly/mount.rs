@@ -45,6 +45,7 @@ pub struct MountPlan {
     timeout: Duration,
     server_cache: bool,
     write_behind: bool,
+    wsync: bool,
     own_rack: Arc<OwnRack>,
 }
 
@@ -66,6 +67,7 @@ struct SessionFactory {
     map: MapHandle,
     server_cache: bool,
     write_behind: bool,
+    wsync: bool,
     timeout: Duration,
     own_rack: Arc<OwnRack>,
 }
@@ -88,6 +90,7 @@ impl SessionFactory {
             map: self.map.clone(),
             server_cache: self.server_cache,
             write_behind: self.write_behind,
+            wsync: self.wsync,
             only_session: false,
         });
         client.set_request_timeout(self.timeout);
@@ -120,6 +123,7 @@ impl MountSettings {
             timeout_s: args.timeout,
             server_cache: !args.no_server_cache,
             write_behind: args.write_behind,
+            wsync: args.wsync,
             shared_memory: !args.no_shared_memory,
             public_socket: file.public_socket && !args.no_public_socket,
         }
@@ -162,6 +166,7 @@ impl MountPlan {
             timeout: Duration::from_secs(how.timeout_s),
             server_cache: how.server_cache,
             write_behind: how.write_behind,
+            wsync: how.wsync,
             own_rack: Arc::new(OwnRack::new(how.rack.clone(), Box::new(is_on_this_host))),
         })
     }
@@ -203,6 +208,7 @@ impl ProcessServices for ClientServices {
             map: map.clone(),
             server_cache: plan.server_cache,
             write_behind: plan.write_behind,
+            wsync: plan.wsync,
             timeout: plan.timeout,
             own_rack: plan.own_rack.clone(),
         };
@@ -353,6 +359,7 @@ pub fn ask_by_cluster_file(path: &Path, request: Request) -> Result<Value> {
         timeout_s: REQUEST_TIMEOUT_S,
         server_cache: true,
         write_behind: false,
+        wsync: false,
         shared_memory: false,
         public_socket: false,
     };

@@ -211,6 +211,7 @@ impl ProcessServices for Services {
             map: management.map(),
             server_cache: plan.server_cache,
             write_behind: false,
+            wsync: false,
             only_session: true,
         });
         meta.set_local_mount(Arc::new(LocalMountHandle(Arc::downgrade(&client))));

@@ -610,6 +610,13 @@ pub struct MountArgs {
     /// Closing or syncing a file waits for that.
     #[arg(long)]
     pub write_behind: bool,
+    /// Create files synchronously
+    ///
+    /// The metadata service has a new file before the application gets it. Without this, the client
+    /// may delay that for up to 25 ms, under a delegation of the directory. Closing or syncing the
+    /// file waits for it.
+    #[arg(long)]
+    pub wsync: bool,
     /// Use TCP instead of shared memory to servers on this machine
     #[arg(long)]
     pub no_shared_memory: bool,
@@ -664,6 +671,7 @@ impl MountArgs {
             ("--idmap", self.idmap),
             ("--no-server-cache", self.no_server_cache),
             ("--write-behind", self.write_behind),
+            ("--wsync", self.wsync),
             ("--no-shared-memory", self.no_shared_memory),
             ("--no-public-socket", self.no_public_socket),
             ("--foreground", self.foreground),

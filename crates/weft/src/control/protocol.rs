@@ -288,6 +288,8 @@ pub struct MountSettings {
     pub server_cache: bool,
     #[serde(default)]
     pub write_behind: bool,
+    #[serde(default)]
+    pub wsync: bool,
     pub shared_memory: bool,
     /// Whether it answers other users than root, too.
     #[serde(default)]

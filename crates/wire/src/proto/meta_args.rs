@@ -395,6 +395,10 @@ pub(crate) struct PendingFileFields {
     pub content: Bytes,
     #[prost(message, optional, tag = "7")]
     pub made: Option<TimeFields>,
+    #[prost(message, optional, tag = "8")]
+    pub written: Option<TimeFields>,
+    #[prost(message, optional, tag = "9")]
+    pub set: Option<SetFields>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -479,12 +483,17 @@ impl XattrFields {
 
 impl SetattrFields {
     pub fn of(ino: &InodeId, set: &SetAttr) -> SetattrFields {
+        SetattrFields { ino: ino.0, set: Some(set.into()) }
+    }
+}
+
+impl From<&SetAttr> for SetFields {
+    fn from(set: &SetAttr) -> SetFields {
         let &SetAttr { mode, uid, gid, atime, mtime, ctime, kill_suid_sgid, flags, project } = set;
         let [atime, mtime] = [atime, mtime].map(|time| time.map(SetTimeFields::from));
         let ctime = ctime.map(TimeFields::from);
         let (flags, project) = (flags.map(|flags| flags.0), project.map(|project| project.0));
-        let set = SetFields { mode, uid, gid, atime, mtime, ctime, kill_suid_sgid, flags, project };
-        SetattrFields { ino: ino.0, set: Some(set) }
+        SetFields { mode, uid, gid, atime, mtime, ctime, kill_suid_sgid, flags, project }
     }
 }
 
@@ -492,12 +501,20 @@ impl TryFrom<SetattrFields> for MetaOp {
     type Error = Malformed;
 
     fn try_from(SetattrFields { ino, set }: SetattrFields) -> Result<MetaOp, Malformed> {
-        let SetFields { mode, uid, gid, atime, mtime, ctime, kill_suid_sgid, flags, project } =
-            required(set, "attributes to set")?;
+        let set = required(set, "attributes to set")?.try_into()?;
+        Ok(MetaOp::Setattr { ino: InodeId(ino), set })
+    }
+}
+
+impl TryFrom<SetFields> for SetAttr {
+    type Error = Malformed;
+
+    fn try_from(fields: SetFields) -> Result<SetAttr, Malformed> {
+        let SetFields { mode, uid, gid, atime, mtime, ctime, kill_suid_sgid, flags, project } = fields;
         if let Some(unknown) = flags.filter(|flags| flags & !InodeFlags::ALL.0 != 0) {
             return Err(Malformed::new(format!("unknown flags of an inode: {unknown:#x}")));
         }
-        let set = SetAttr {
+        Ok(SetAttr {
             mode,
             uid,
             gid,
@@ -507,8 +524,7 @@ impl TryFrom<SetattrFields> for MetaOp {
             kill_suid_sgid,
             flags: flags.map(InodeFlags),
             project: project.map(ProjectId),
-        };
-        Ok(MetaOp::Setattr { ino: InodeId(ino), set })
+        })
     }
 }
 
@@ -634,7 +650,8 @@ impl TryFrom<SetPatternFields> for MetaOp {
 
 impl From<&PendingFile> for PendingFileFields {
     fn from(file: &PendingFile) -> PendingFileFields {
-        let PendingFile { ino, parent, ref name, mode, umask, created: made, ref content } = *file;
+        let PendingFile { ino, parent, ref name, mode, umask, created: made, ref content, written, ref set } =
+            *file;
         let (name, content) = (name.clone(), content.clone());
         PendingFileFields {
             ino: ino.0,
@@ -644,6 +661,8 @@ impl From<&PendingFile> for PendingFileFields {
             umask,
             content,
             made: Some(made.into()),
+            written: written.map(TimeFields::from),
+            set: (*set != SetAttr::default()).then(|| set.into()),
         }
     }
 }
@@ -654,7 +673,17 @@ impl TryFrom<PendingFileFields> for PendingFile {
     fn try_from(f: PendingFileFields) -> Result<PendingFile, Malformed> {
         let (ino, parent, name) = (InodeId(f.ino), InodeId(f.parent), name(f.name)?);
         let made = time(f.made, "time of an asynchronous create")?;
-        Ok(PendingFile { ino, parent, name, mode: f.mode, umask: f.umask, created: made, content: f.content })
+        Ok(PendingFile {
+            ino,
+            parent,
+            name,
+            mode: f.mode,
+            umask: f.umask,
+            created: made,
+            content: f.content,
+            written: f.written.map(TryInto::try_into).transpose()?,
+            set: f.set.map(TryInto::try_into).transpose()?.unwrap_or_default(),
+        })
     }
 }
 

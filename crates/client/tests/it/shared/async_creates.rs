@@ -3,14 +3,15 @@
 use super::cluster::{Application, RDONLY, RDWR, ROOT, run_lengths, with_cluster, with_cluster_of_seed};
 use super::partitioned_cluster::{FIRST, SECOND, with_partitioned_cluster};
 use super::reference_directory::ReferenceDirectory;
-use client::{Client, Found, Handle, WriteOptions};
+use client::{Client, ClientOptions, Found, Handle, WriteOptions};
 use rt::IoBuf;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
-use types::{Attr, Credentials, Errno, InodeId, PartitionId, Result, SetAttr};
+use testkit::clients;
+use types::{Attr, Credentials, Errno, InodeId, PartitionId, Result, SetAttr, SetTime, Timestamp};
 use wire::{RenameMode, XattrMode};
 
 const O_EXCL: u32 = 0o200;
@@ -136,6 +137,96 @@ fn a_small_file_costs_one_request() {
         }
         one.shutdown().await.unwrap();
     });
+}
+
+async fn set(client: &Arc<Client>, ino: InodeId, set: SetAttr) -> Attr {
+    client.setattr(ROOT, ino, set, None).await.unwrap().attr
+}
+
+#[test]
+fn unpacking_a_small_file_costs_one_request() {
+    with_cluster(|cluster| async move {
+        let [one, two] = cluster.clients().await;
+        let dir = one.mkdir(ROOT, InodeId::ROOT, b"new", 0o755, 0).await.unwrap().ino;
+        // The delegation of the new directory.
+        let before = cluster.requests();
+        let first = one.create(ROOT, dir, b"first", 0o100_600, 0, RDWR | O_EXCL).await.unwrap().1;
+        assert_eq!(cluster.requests(), before + 1);
+        close(&one, first).await.unwrap();
+        let before = cluster.requests();
+        let (made, file) = one.create(ROOT, dir, b"f", 0o100_600, 0, RDWR | O_EXCL).await.unwrap();
+        let ino = made.ino;
+        one.fill(&file, 0, 1000, b'a').await;
+        one.append(&file, &[b'b'; 500]).await;
+        let mtime = Timestamp::new(1_000_000_000, 5);
+        let times = SetAttr { mtime: Some(SetTime::At(mtime)), ..SetAttr::default() };
+        assert_eq!(set(&one, ino, times).await.mtime, mtime);
+        set(&one, ino, SetAttr { uid: Some(1000), gid: Some(100), ..SetAttr::default() }).await;
+        let seen = set(&one, ino, SetAttr { mode: Some(0o640), ..SetAttr::default() }).await;
+        assert_eq!(one.getattr(ino).await.unwrap().attr, seen);
+        close(&one, file).await.unwrap();
+        assert_eq!(cluster.requests(), before + 1);
+        assert_eq!((seen.size, seen.blocks, seen.uid, seen.gid), (1500, 3, 1000, 100));
+        assert_eq!((seen.mode & 0o7777, seen.mtime), (0o640, mtime));
+        assert_eq!(two.lookup(ROOT, dir, b"f").await.unwrap().attr, seen);
+        let other = two.open(ROOT, ino, RDONLY).await.unwrap();
+        assert_eq!(run_lengths(&two.read_all(&other).await), [(b'a', 1000), (b'b', 500)]);
+    });
+}
+
+/// Random changes of pending files: other clients find exactly the attributes and content that the
+/// application has seen last.
+#[test]
+fn others_see_pending_files_as_the_application_left_them() {
+    for seed in 1..=30 {
+        with_cluster_of_seed(seed, |cluster| async move {
+            let [one, two] = cluster.clients().await;
+            let dir = delegated_directory(&one).await;
+            for n in 0..20 {
+                change_and_compare(&one, &two, dir, &format!("f{n}")).await;
+            }
+        });
+    }
+}
+
+async fn change_and_compare(one: &Arc<Client>, two: &Arc<Client>, dir: InodeId, name: &str) {
+    let file = make(one, dir, name).await;
+    let mut content = Vec::new();
+    for _ in 0..rt::random_u64() % 8 {
+        // Within the inline limit.
+        let (at, len) = (rt::random_u64() % 2500, 1 + rt::random_u64() % 1500);
+        let byte = b'a' + (rt::random_u64() % 26) as u8;
+        let time = Some(if at % 2 == 0 { SetTime::Now } else { SetTime::At(Timestamp::new(at as i64, 7)) });
+        let none = SetAttr::default();
+        let changes = match rt::random_u64() % 8 {
+            0..=2 => {
+                one.fill(&file, at as usize, len as usize, byte).await;
+                content.resize(content.len().max((at + len) as usize), 0);
+                content[at as usize..(at + len) as usize].fill(byte);
+                none
+            }
+            3 => SetAttr { mode: Some(at as u32 & 0o777), ..none },
+            // The service decides.
+            4 => SetAttr { mode: Some(0o4700), ..none },
+            5 => SetAttr { uid: Some(at as u32), gid: Some(len as u32), ..none },
+            6 => SetAttr { mtime: time, ..none },
+            _ => SetAttr { atime: time, mtime: time, ..none },
+        };
+        if changes != none {
+            set(one, file.ino(), changes).await;
+        }
+        // Times differ.
+        rt::sleep(Duration::from_micros(len)).await;
+    }
+    let seen = one.getattr(file.ino()).await.unwrap().attr;
+    if rt::random_u64() % 2 == 0 {
+        close(one, file).await.unwrap();
+    }
+    let found = two.lookup(ROOT, dir, name.as_bytes()).await.unwrap().attr;
+    assert_eq!(found, seen);
+    let other = two.open(ROOT, seen.ino, RDONLY).await.unwrap();
+    assert_eq!(two.read_all(&other).await, content);
+    two.release(other).await;
 }
 
 #[test]
@@ -267,19 +358,13 @@ fn a_pending_file_is_committed_soon() {
 }
 
 #[test]
-fn exclusive_or_durable_creates_are_synchronous() {
+fn some_creates_are_synchronous() {
     with_cluster(|cluster| async move {
         let one = cluster.client().await;
         let dir = delegated_directory(&one).await;
         let plain = RDWR;
-        for (n, (mode, flags)) in [
-            (0o100_644, plain | O_EXCL),
-            (0o100_644, plain | 0o10000),
-            (0o104_755, plain),
-            (0o100_644, RDONLY),
-        ]
-        .into_iter()
-        .enumerate()
+        for (n, (mode, flags)) in
+            [(0o100_644, plain | 0o10000), (0o104_755, plain), (0o100_644, RDONLY)].into_iter().enumerate()
         {
             let name = format!("f{n}");
             lookup_or_absent(&one, dir, &name).await;
@@ -287,6 +372,16 @@ fn exclusive_or_durable_creates_are_synchronous() {
             let file = one.create(ROOT, dir, name.as_bytes(), mode, 0, flags).await.unwrap().1;
             assert!(cluster.requests() > before, "{flags:o}");
             close(&one, file).await.unwrap();
+        }
+        // A mount with `wsync`.
+        let strict = clients::start(ClientOptions { wsync: true, ..cluster.options() }).await;
+        let own = strict.mkdir(ROOT, InodeId::ROOT, b"strict", 0o755, 0).await.unwrap().ino;
+        for n in 0..20 {
+            let before = cluster.requests();
+            let file =
+                strict.create(ROOT, own, format!("f{n}").as_bytes(), 0o100_644, 0, RDWR).await.unwrap().1;
+            assert_eq!(cluster.requests(), before + 1);
+            close(&strict, file).await.unwrap();
         }
         // For other users than the owner, the service checks the permission.
         let who = Credentials { uid: 1000, gid: 1000, pid: 1 };

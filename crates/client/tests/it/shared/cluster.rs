@@ -261,7 +261,7 @@ impl Cluster {
         Client::new(self.options())
     }
 
-    fn options(&self) -> ClientOptions {
+    pub(crate) fn options(&self) -> ClientOptions {
         self.options_over(self.metadata.handler(), self.slow_storage())
     }
 

@@ -35,6 +35,7 @@ fn attributes_after_a_change_cost_no_request() {
         let other = mkdir(&one, InodeId::ROOT, "o").await;
         let mut states = Vec::new();
         let (_, file) = one.create(ROOT, dir, b"f", 0o100_644, 0, RDWR).await.unwrap();
+        one.flush(&file).await.unwrap();
         states.push(cached_attr(&cluster, &one, dir).await);
         one.symlink(ROOT, dir, b"s", b"f").await.unwrap();
         states.push(cached_attr(&cluster, &one, dir).await);

@@ -354,6 +354,13 @@ async fn evict_under_load(cluster: &Rc<Cluster>) {
     while done.get() < 2 {
         rt::sleep(Duration::from_millis(10)).await;
     }
+    // A create that is pending when its session ends fails as soon as it is sent.
+    for _ in 0..100 {
+        if mount.history().files_of_ended_sessions == 0 {
+            break;
+        }
+        rt::sleep(Duration::from_millis(1)).await;
+    }
     let lineage = mount.history();
     assert_eq!((lineage.replacements, lineage.files_of_ended_sessions), (u64::from(ROUNDS), 0));
     // Another client sees the same as the mount.

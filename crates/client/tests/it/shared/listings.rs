@@ -35,6 +35,7 @@ fn attributes_that_do_not_exist_cost_no_request() {
         for name in [b"a", b"b", b"c"] {
             let (_, file) = one.create(ROOT, dir, name, 0o100_644, 0, RDWR).await.unwrap();
             let ino = file.ino();
+            one.flush(&file).await.unwrap();
             one.release(file).await;
             // Until `one` has given its lease back, it alone knows the attributes.
             two.getattr(ino).await.unwrap();
@@ -44,12 +45,6 @@ fn attributes_that_do_not_exist_cost_no_request() {
         let found = two.lookup(ROOT, InodeId::ROOT, b"d").await.unwrap().ino;
         let listing = list(&two, found).await;
         assert_eq!(listing.entries.len(), 3);
-        eprintln!(
-            "DBG {:?} {:?} {}",
-            listing.entries,
-            listing.cacheable_attributes,
-            listing.requested.is_some()
-        );
         let before = cluster.requests();
         for entry in &listing.entries {
             for name in [ACL, LABEL] {

@@ -41,6 +41,7 @@ async fn beside(cluster: &PartitionedCluster) -> Beside {
     let dir = cluster.directory_in(&two, is_moved).await;
     let file = make(&two, dir, "f").await;
     two.fill(&file, 0, 10, b'x').await;
+    two.flush(&file).await.unwrap();
     let open = one.client.open(ROOT, file.ino(), RDONLY).await.unwrap();
     assert_eq!(one.client.read_all(&open).await, [b'x'; 10]);
     Beside { one, two, file, open }

@@ -25,6 +25,8 @@ fn promised(parent: InodeId, name: &str, ino: InodeId, content: &[u8]) -> Pendin
         umask: 0o022,
         created: types::Timestamp::default(),
         content,
+        written: None,
+        set: types::SetAttr::default(),
     }
 }
 

@@ -36,8 +36,15 @@ fn deliver(parent: InodeId, name: &str) -> MetaOp {
         umask: 0,
         created: types::Timestamp::default(),
         content,
+        written: None,
+        set: types::SetAttr::default(),
     };
     MetaOp::CommitCreate { file: Box::new(file) }
+}
+
+fn deliver_changed(parent: InodeId, set: SetAttr) -> MetaOp {
+    let MetaOp::CommitCreate { file } = deliver(parent, "new") else { unreachable!("it delivers a file") };
+    MetaOp::CommitCreate { file: Box::new(PendingFile { set, ..*file }) }
 }
 
 fn set(ino: InodeId, set: SetAttr) -> MetaOp {
@@ -91,6 +98,19 @@ impl Scene {
             Err(Failure::Refused(error)) => Err(error.errno),
             Err(Failure::NeedPartition(_) | Failure::NotFetched) => panic!("everything is here and held"),
         }
+    }
+}
+
+#[test]
+fn only_root_creates_a_file_for_another_user() {
+    let scene = Scene::new();
+    let (owner, root) = (user(OWNER, &[7]), user(0, &[]));
+    let given = |uid, gid| SetAttr { uid, gid, ..SetAttr::default() };
+    let own = SetAttr { mode: Some(0o600), mtime: Some(SetTime::Now), ..given(Some(OWNER), Some(7)) };
+    assert_eq!(scene.may(&owner, deliver_changed(scene.closed, own)), Ok(()));
+    for others in [given(Some(STRANGER), None), given(None, Some(4711))] {
+        assert_eq!(scene.may(&owner, deliver_changed(scene.closed, others)), Err(Errno::EPERM));
+        assert_eq!(scene.may(&root, deliver_changed(scene.closed, others)), Ok(()));
     }
 }
 

@@ -60,6 +60,7 @@ pub fn samples() -> Vec<Sample> {
         MetaRequest { session: SessionId(7), slot_sequence: None, credentials, privileged: true, op };
     samples.push(sample("meta_request-privileged".to_string(), vouched));
     samples.extend(flags());
+    samples.push(changed_create());
     samples.extend(ranges());
     let grants = vec![grant(1, LeaseMode::Read), grant(2, LeaseMode::Permissions)];
     let permissions = MetaResponse { grants, ..MetaResponse::from(MetaReply::Unit) };
@@ -242,7 +243,31 @@ fn name() -> Bytes {
 
 fn pending_file() -> PendingFile {
     let (name, content) = (name(), Bytes::from_static(b"content"));
-    PendingFile { ino: INO, parent: DIR, name, mode: 0o640, umask: 0o22, created: TIME, content }
+    let (written, set) = (None, SetAttr::default());
+    PendingFile {
+        ino: INO,
+        parent: DIR,
+        name,
+        mode: 0o640,
+        umask: 0o22,
+        created: TIME,
+        content,
+        written,
+        set,
+    }
+}
+
+/// An asynchronous create with attributes that were set before it was sent.
+fn changed_create() -> Sample {
+    let file = PendingFile { written: Some(TIME), set: set(), ..pending_file() };
+    let request = MetaRequest {
+        session: SessionId(7),
+        slot_sequence: Some(SlotSequence { slot: 0, sequence: 300 }),
+        credentials: Credentials { uid: 1000, gid: 100, pid: 4711 },
+        privileged: true,
+        op: MetaOp::CommitCreate { file: Box::new(file) },
+    };
+    sample("meta_request-commit_changed_create".to_string(), request)
 }
 
 /// Flags and projects of inodes.

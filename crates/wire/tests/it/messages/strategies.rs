@@ -229,8 +229,9 @@ pub fn meta_ops() -> Vec<BoxedStrategy<MetaOp>> {
 
 fn pending_file() -> impl Strategy<Value = PendingFile> {
     let bits = (any::<u32>(), any::<u32>());
-    (ino(), ino(), name(), bits, time(), name()).prop_map(
-        |(ino, parent, name, (mode, umask), made, content)| PendingFile {
+    let changes = (proptest::option::of(time()), set_attr());
+    (ino(), ino(), name(), bits, time(), name(), changes).prop_map(
+        |(ino, parent, name, (mode, umask), made, content, (written, set))| PendingFile {
             ino,
             parent,
             name,
@@ -238,6 +239,8 @@ fn pending_file() -> impl Strategy<Value = PendingFile> {
             umask,
             created: made,
             content,
+            written,
+            set,
         },
     )
 }
