@@ -8,9 +8,9 @@ pub(crate) const CACHE_BYTES: usize = 64 << 20;
 /// Shards of the cache, each with a mutex, so that cores seldom contend.
 pub(crate) const CACHE_SHARDS: usize = 16;
 
-/// Bytes of the largest cached value. It covers inline content up to the default limit, which an
-/// open returns.
-pub(crate) const MAX_CACHED_VALUE: usize = 8 << 10;
+/// Bytes of the largest cached value. It covers inline content up to the limit of new file systems,
+/// which an open returns.
+pub(crate) const MAX_CACHED_VALUE: usize = 20 << 10;
 
 /// Keys of completed commits that stay in a partition's overlay for commands that read a remote
 /// store, about 10 MiB. Beyond that, the data that those commands have fetched is discarded.
@@ -273,7 +273,7 @@ mod tests {
 
     #[test]
     fn inline_content_of_the_default_limit_is_cached() {
-        let largest = StripePattern::default().inline_limit as usize;
+        let largest = StripePattern::of_new_root().inline_limit as usize;
         assert!(largest + 64 <= MAX_CACHED_VALUE, "{largest} bytes and what surrounds them");
     }
 }

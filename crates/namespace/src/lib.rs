@@ -181,8 +181,8 @@ pub fn home_partition(op: &MetaOp) -> PartitionId {
     ops::subject(op).partition()
 }
 
-/// The writes that create an empty file system: its root directory, with the default pattern.
-pub fn format(env: &Env<'_>) -> Writes {
+/// The writes that create an empty file system: its root directory, with this pattern.
+pub fn format(env: &Env<'_>, pattern: &StripePattern) -> Writes {
     let now = Some(env.now.into());
     let root = record::Inode {
         mode: mode::S_IFDIR | 0o755,
@@ -192,7 +192,7 @@ pub fn format(env: &Env<'_>) -> Writes {
         ctime: now,
         btime: now,
         parent: InodeId::ROOT.0,
-        pattern: Some((&StripePattern::default()).into()),
+        pattern: Some(pattern.into()),
         ..record::Inode::default()
     };
     vec![(keys::inode(InodeId::ROOT).to_vec(), Some(prost::Message::encode_to_vec(&root).into()))]

@@ -10,7 +10,7 @@ use net::{Channel, LocalFuture};
 use routing::{StorageChannel, StorageChannels, WhenOffline};
 use std::sync::Arc;
 use std::time::Duration;
-use types::{Errno, Error, MapHandle, Node, Result, Role, Scheme, TargetState};
+use types::{Errno, Error, MapHandle, Node, Result, Role, Scheme, StripePattern, TargetState};
 use wire::{MgmtReply, MgmtRequest};
 
 /// Longest time that a start waits for nodes whose targets hold files that need size recovery.
@@ -81,6 +81,7 @@ pub fn metadata_service(
         node: membership.node(),
         hash_key: superblock.hash_key,
         partitions: superblock.partitions,
+        root_pattern: StripePattern::of_new_root(),
     };
     let lease = membership.lease.clone();
     let peer_context =

@@ -79,7 +79,12 @@ impl ClusterState {
             targets().map(|target| (target, Channel::in_process(service.clone()))).collect();
         let engine: Arc<dyn Engine> = self.engine.clone();
         let writer = Arc::new(Writer::with_blocking(engine, Durability::Process, Blocking::Inline));
-        let options = MetaOptions { node: NodeId(1), hash_key: HASH_KEY, partitions: PARTITIONS };
+        let options = MetaOptions {
+            node: NodeId(1),
+            hash_key: HASH_KEY,
+            partitions: PARTITIONS,
+            root_pattern: types::StripePattern::default(),
+        };
         let meta = MetaService::open(writer.clone(), options, map.clone(), channels.clone()).await?;
         meta.recover().await?;
         for (&target, store) in &stores {

@@ -46,7 +46,7 @@ pub fn writer(engine: &Arc<Memory>, blocking: Blocking) -> Arc<Writer> {
 
 /// Returns the options of a node's service.
 pub fn options(node: NodeId, partitions: u16) -> MetaOptions {
-    MetaOptions { node, hash_key: (1, 2), partitions }
+    MetaOptions { node, hash_key: (1, 2), partitions, root_pattern: types::StripePattern::default() }
 }
 
 impl Metadata {

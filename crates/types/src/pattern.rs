@@ -194,6 +194,15 @@ impl StripePattern {
     pub const MAX_CHUNK_SIZE: u32 = 64 * 1024 * 1024;
 }
 
+impl StripePattern {
+    /// The pattern of the root directory of a new file system. Most files of source trees and home
+    /// directories fit inline: creating one then costs one command, and deleting it no request to a
+    /// target.
+    pub fn of_new_root() -> StripePattern {
+        StripePattern { inline_limit: 16 * 1024, ..StripePattern::default() }
+    }
+}
+
 impl Default for StripePattern {
     fn default() -> StripePattern {
         StripePattern {

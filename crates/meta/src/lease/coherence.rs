@@ -530,7 +530,12 @@ mod tests {
         const ENDED: SessionId = SessionId(1);
         let run = async {
             let writer = Arc::new(Writer::new(Arc::new(Memory::new()), Durability::Process));
-            let options = MetaOptions { node: NodeId(1), hash_key: (1, 2), partitions: 1 };
+            let options = MetaOptions {
+                node: NodeId(1),
+                hash_key: (1, 2),
+                partitions: 1,
+                root_pattern: types::StripePattern::default(),
+            };
             let map = MapHandle::default();
             let meta = MetaService::open(writer, options, map, HashMap::default()).await.unwrap();
             meta.register_session(ENDED, SessionKind::Remote).await.unwrap();

@@ -200,7 +200,7 @@ impl Ownership {
         if partitions.contains(&InodeId::ROOT.partition()) && is_new {
             let map = self.map.load();
             let env = env(&self.options, SessionId(0), Credentials::default(), &map);
-            batch.writes.extend(namespace::format(&env));
+            batch.writes.extend(namespace::format(&env, &self.options.root_pattern));
         }
         match self.executors.store.commit(batch).await.map_err(|error| store_error(&error))? {
             Outcome::Applied => {}

@@ -38,7 +38,9 @@ use net::{Deadline, Handler, LocalFuture};
 use routing::StorageChannels;
 use rt::IoBuf;
 use std::sync::Arc;
-use types::{Errno, Error, InodeId, MapHandle, NodeId, PartitionId, Refusal, Result, SessionId};
+use types::{
+    Errno, Error, InodeId, MapHandle, NodeId, PartitionId, Refusal, Result, SessionId, StripePattern,
+};
 use wire::spec::Stage;
 use wire::{LockFamily, MetaOp, MetaReply, MetaRequest, MetaResponse};
 
@@ -51,6 +53,8 @@ pub struct MetaOptions {
     pub hash_key: (u64, u64),
     /// Number of partitions, fixed when the file system is made.
     pub partitions: u16,
+    /// Pattern of the root directory, if the service has to create it.
+    pub root_pattern: StripePattern,
 }
 
 /// A metadata service. All cores share it; it has no state of a single core.

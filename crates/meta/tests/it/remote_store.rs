@@ -20,7 +20,12 @@ const ROOT: InodeId = InodeId::ROOT;
 const HASH_KEY: (u64, u64) = (1, 2);
 
 async fn open(far: &Arc<RemoteStore>) -> Arc<MetaService> {
-    let options = MetaOptions { node: NodeId(1), hash_key: HASH_KEY, partitions: PARTITIONS };
+    let options = MetaOptions {
+        node: NodeId(1),
+        hash_key: HASH_KEY,
+        partitions: PARTITIONS,
+        root_pattern: types::StripePattern::default(),
+    };
     MetaService::open(far.writer(), options, support::map(), HashMap::default()).await.unwrap()
 }
 

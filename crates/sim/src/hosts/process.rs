@@ -225,7 +225,12 @@ impl HostsCluster {
     }
 
     async fn try_serve_meta(&self, identity: &ClientIdentity) -> Result<()> {
-        let options = MetaOptions { node: NodeId(1), hash_key: HASH_KEY, partitions: PARTITIONS };
+        let options = MetaOptions {
+            node: NodeId(1),
+            hash_key: HASH_KEY,
+            partitions: PARTITIONS,
+            root_pattern: types::StripePattern::default(),
+        };
         let meta = MetaService::open(
             self.store(identity, 0).await?,
             options,

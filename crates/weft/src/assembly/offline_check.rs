@@ -205,7 +205,7 @@ mod tests {
         };
         // A directory without a name. It can't be given one, because the root is missing.
         let nameless = keys::inode(InodeId::new(PARTITION, 9)).to_vec();
-        let mut writes = namespace::format(&env);
+        let mut writes = namespace::format(&env, &types::StripePattern::default());
         writes.retain(|(key, _)| key[..] == keys::inode(InodeId::ROOT)[..]);
         writes[0].0 = nameless;
         // A damaged record, which is repaired before that, and an owner record: node 3 with

@@ -20,7 +20,7 @@ use net::{Channel, LocalFuture};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use storage::StorageService;
-use types::{Errno, Error, HashMap, InodeId, Result, SessionId, TargetId};
+use types::{Errno, Error, HashMap, InodeId, Result, SessionId, StripePattern, TargetId};
 use wire::mgmt::ReconcileFiles;
 
 /// Default number of targets of a new cluster: as many as the default stripe count.
@@ -189,6 +189,7 @@ impl ProcessServices for Services {
             node: FIRST_NODE,
             hash_key: plan.superblock.hash_key,
             partitions: plan.superblock.partitions,
+            root_pattern: StripePattern::of_new_root(),
         };
         let meta = MetaService::open(writer.clone(), options, management.map(), channels.clone()).await?;
         meta.recover().await?;

@@ -169,6 +169,7 @@ async fn session(file: &ClusterFile, address: SocketAddr, number: u64) -> Arc<Cl
         map,
         server_cache: true,
         write_behind: false,
+        wsync: false,
         only_session: false,
     });
     client.register().await.unwrap();

@@ -82,7 +82,7 @@ impl Fs {
         }
         let (copies, unopened) = fsck::open_replicas(&stores).await.unwrap();
         let fs = Fs { engine, metadata, stores, copies, unopened, map, dir };
-        fs.put_all(namespace::format(&fs.env()));
+        fs.put_all(namespace::format(&fs.env(), &types::StripePattern::default()));
         // Files existed before and were deleted: orphaned chunk files may have their numbers.
         fs.put(
             &keys::partition_counters(PartitionId(0)),

@@ -109,7 +109,12 @@ impl Cluster {
         let cut_off = self.cut_off.clone();
         let term = move || (!cut_off.lock().contains(&node)).then_some(0);
         let context = PeerContext { connect: Box::new(connect), term: Box::new(term) };
-        let options = MetaOptions { node, hash_key: (1, 2), partitions: PARTITIONS };
+        let options = MetaOptions {
+            node,
+            hash_key: (1, 2),
+            partitions: PARTITIONS,
+            root_pattern: types::StripePattern::default(),
+        };
         let storage = self.chunks.channels();
         let service = MetaService::open_shared(store, options, self.map.clone(), storage, context);
         rt::spawn(service.clone().background());

@@ -62,7 +62,12 @@ pub async fn open_mapped(
     storage: HashMap<TargetId, StorageChannel>,
     map: MapHandle,
 ) -> Arc<MetaService> {
-    let options = MetaOptions { node: NodeId(1), hash_key: (1, 2), partitions: PARTITIONS };
+    let options = MetaOptions {
+        node: NodeId(1),
+        hash_key: (1, 2),
+        partitions: PARTITIONS,
+        root_pattern: types::StripePattern::default(),
+    };
     MetaService::open(writer, options, map, storage).await.unwrap()
 }
 
