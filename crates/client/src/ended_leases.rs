@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use types::{HashSet, InodeId};
-use wire::{AsyncCreate, LeaseMode, MetaOp, ReportedSize};
+use wire::{AsyncCreate, AsyncRemoval, LeaseMode, MetaOp, ReportedSize};
 
 /// How long unused inodes are collected before their leases are released.
 const RELEASE_DELAY: Duration = Duration::from_millis(200);
@@ -58,15 +58,17 @@ impl NotDropped {
 
 impl LeaseHolder for Client {
     fn commit_creates_before<'a>(&'a self, op: &'a MetaOp) -> LocalFuture<'a, ()> {
-        Box::pin(self.names.async_creates.commit_before(op, &self.inodes))
+        Box::pin(async move {
+            self.names.async_creates.commit_before(op, &self.inodes).await;
+            self.names.removals.wait_before(op).await;
+        })
     }
 
     fn give_back(&self, ino: InodeId, terms: RecallTerms) -> LocalFuture<'_, GivenBack> {
         Box::pin(async move {
             // Applications have asynchronously created files: the next session must see them.
             let dir = self.names.lease_key(ino).inode();
-            warn_if_slow((ino, "sending asynchronous creates"), self.names.async_creates.commit_in(dir))
-                .await;
+            warn_if_slow((ino, "finishing asynchronous changes"), self.names.finish_about(dir)).await;
             let inode = self.inodes.note_recall(ino);
             if let Some(inode) = &inode {
                 inode.pending_recalls.fetch_add(1, Ordering::Relaxed);
@@ -147,6 +149,10 @@ impl LeaseHolder for Client {
 
     fn take_sizes_to_report(&self) -> Vec<ReportedSize> {
         self.inodes.take_sizes_to_report()
+    }
+
+    fn pending_removals(&self, concerned: Concerned<'_>) -> Vec<AsyncRemoval> {
+        self.names.removals.pending_in(concerned)
     }
 
     fn seal_creates(&self, concerned: Concerned<'_>) -> Vec<AsyncCreate> {

@@ -142,7 +142,7 @@ impl Client {
                 delegations: Delegations::new(
                     parts,
                     names.clone(),
-                    myself.clone(),
+                    (myself.clone(), myself.clone()),
                     options.wsync || only_session,
                 ),
                 recent_estale: estale::RecentEstale::default(),
@@ -214,6 +214,7 @@ impl Client {
     /// Ends the session cleanly: reports open files, reclaims orphans, and syncs all of it.
     pub async fn shutdown(&self) -> Result<()> {
         let outcome = self.names.async_creates.commit_all().await;
+        self.names.removals.wait_for_all().await;
         let outcome = outcome.and(self.files.flush_all().await);
         let outcome = outcome.and(self.files.report_all(true).await);
         self.files.report_accesses_now().await;

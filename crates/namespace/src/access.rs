@@ -79,7 +79,7 @@ pub fn permit(env: &Env<'_>, reader: &dyn Reader, caller: &Caller<'_>, op: &Meta
         MetaOp::Tmpfile { parent, .. } | MetaOp::PreallocateInodes { dir: parent, .. } => {
             check.check_change_names(*parent).map(drop)
         }
-        MetaOp::Unlink { parent, name } | MetaOp::Rmdir { parent, name } => {
+        MetaOp::Unlink { parent, name, .. } | MetaOp::Rmdir { parent, name } => {
             check.check_remove(*parent, name).map(drop)
         }
         MetaOp::Rename { parent, name, new_parent, new_name, mode } => {

@@ -43,7 +43,7 @@ fn execute(tx: &mut Tx<'_>, op: &MetaOp) -> Outcome<MetaReply> {
         MetaOp::Symlink { parent, name, target } => create::symlink(tx, *parent, name, target),
         MetaOp::Tmpfile { parent, mode, umask } => create::tmpfile(tx, *parent, *mode, *umask),
         MetaOp::Link { ino, parent, name } => link::link(tx, *ino, *parent, name),
-        MetaOp::Unlink { parent, name } => unlink::unlink(tx, *parent, name),
+        MetaOp::Unlink { parent, name, ino } => unlink::unlink(tx, (*parent, name), *ino),
         MetaOp::Rmdir { parent, name } => unlink::rmdir(tx, *parent, name),
         MetaOp::Rename { parent, name, new_parent, new_name, mode } => {
             let from = rename::EntryRef { dir: *parent, name };

@@ -100,6 +100,20 @@ pub struct AsyncCreate {
     pub file: PendingFile,
 }
 
+/// An asynchronous removal: a file of which an application knows that it has removed the only name,
+/// before the service has.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AsyncRemoval {
+    /// The user.
+    pub credentials: Credentials,
+    /// Directory of the name.
+    pub parent: InodeId,
+    /// The name.
+    pub name: Bytes,
+    /// The file. Another one that has the name by now stays.
+    pub ino: InodeId,
+}
+
 /// The most orphans of one [`MetaOp::Reclaim`].
 pub const MAX_RECLAIMED: usize = 128;
 
@@ -153,8 +167,9 @@ pub enum MetaOp {
     Tmpfile { parent: InodeId, mode: u32, umask: u32 },
     /// `Entry` of the inode with its new link count.
     Link { ino: InodeId, parent: InodeId, name: Bytes },
-    /// `Entry` of the inode after the removal; `nlink == 0`: it is an orphan until reclaimed.
-    Unlink { parent: InodeId, name: Bytes },
+    /// `Entry` of the inode after the removal; `nlink == 0`: it is an orphan until reclaimed. With
+    /// `ino`, `ENOENT` if the name belongs to another inode.
+    Unlink { parent: InodeId, name: Bytes, ino: Option<InodeId> },
     /// As `Unlink`, for an empty directory.
     Rmdir { parent: InodeId, name: Bytes },
     /// `Renamed`.
@@ -268,23 +283,30 @@ pub enum MetaOp {
     /// has files open, as far as `ReclaimOpens` hasn't reported them. The session requests recalls
     /// from 0 on. Sessions that didn't register get no leases. For partitions that the service took
     /// over from another one the session must report the same by `Follow`. The service commits the
-    /// `pending_creates` before it admits other clients: applications have these files.
+    /// `pending_creates` and `pending_removals` before it admits other clients: applications rely on
+    /// these.
     /// `reporting_process`: the process of the service that received the session's reports
     /// (`Process`), 0 if none did. A process that was started since refuses (`EAGAIN`): it has no
     /// record of the reported locks, open files and sizes.
-    Register { in_use: Vec<InodeId>, pending_creates: Vec<AsyncCreate>, reporting_process: u64 },
+    Register {
+        in_use: Vec<InodeId>,
+        pending_creates: Vec<AsyncCreate>,
+        pending_removals: Vec<AsyncRemoval>,
+        reporting_process: u64,
+    },
     /// The session follows partitions to this service from the former owner, as the service
     /// requested (`Adopted`): `Unit`. The session has dropped everything that it cached of their
     /// inodes and has no lease on any, nor any recall to answer; `in_use` as with `Register`. The
     /// service drops its record of the session's leases and uses there, and runs size recovery for
     /// what the session wrote and didn't report. It reads again the answers that the former owner
     /// gave the session, so that a retransmitted change isn't executed twice. `PartitionNotServed`
-    /// if the service doesn't own one of them (any more). `pending_creates` and
+    /// if the service doesn't own one of them (any more). `pending_creates`, `pending_removals` and
     /// `reporting_process`: as with `Register`.
     Follow {
         partitions: Vec<PartitionId>,
         in_use: Vec<InodeId>,
         pending_creates: Vec<AsyncCreate>,
+        pending_removals: Vec<AsyncRemoval>,
         reporting_process: u64,
     },
     /// Waits for recalls with numbers above `after`, for some seconds at most: `Recalls`, possibly

@@ -80,7 +80,7 @@ struct Directory {
     /// The directory delegation, if the session still holds its lease.
     delegation: Option<DirectoryDelegation>,
     creates: BTreeMap<InodeId, (Arc<PendingCreate>, Arc<OpenInode>)>,
-    /// Frequency of synchronous creates in this directory.
+    /// Frequency of synchronous creates and removals in this directory.
     frequency: UseFrequency,
     /// A request for the delegation is in flight.
     is_requested: bool,
@@ -139,7 +139,7 @@ impl AsyncCreates {
         !self.is_idle() && self.shard(dir).get(&dir).is_some_and(|directory| !directory.creates.is_empty())
     }
 
-    /// Counts a synchronous create. Returns true if the client is to request the directory
+    /// Counts a synchronous create or removal. Returns true if the client is to request the directory
     /// delegation.
     fn count_create(&self, dir: InodeId) -> bool {
         let now_ns = rt::monotonic_ns();
@@ -261,7 +261,7 @@ impl AsyncCreates {
                 Vec::new()
             }
             MetaOp::Lookup { parent, name }
-            | MetaOp::Unlink { parent, name }
+            | MetaOp::Unlink { parent, name, .. }
             | MetaOp::Create { parent, name, .. }
             | MetaOp::Mkdir { parent, name, .. }
             | MetaOp::Symlink { parent, name, .. } => named(parent, name),
@@ -321,6 +321,18 @@ impl AsyncCreates {
         let refill = new_inode.needs_refill && !directory.is_requested;
         directory.is_requested |= refill;
         Some(NewInode { needs_refill: refill, ..new_inode })
+    }
+
+    /// Returns the stamp of a directory delegation, if the user may surely remove names there.
+    pub(super) fn removal_stamp(
+        &self,
+        leases: &Leases,
+        dir: InodeId,
+        who: Credentials,
+    ) -> Option<RequestStamp> {
+        let mut shard = self.shard(dir);
+        let delegation = shard.get_mut(&dir)?.held_delegation(leases, dir)?;
+        delegation.preallocation.permits(who).then_some(delegation.stamp)
     }
 
     /// Whether the limits allow another asynchronous create.
@@ -531,6 +543,16 @@ impl Delegations {
         }
         self.obtain_delegation(credentials, dir, FIRST_INODES).await;
         true
+    }
+
+    /// Counts a synchronous removal. A client that removes many files of one directory requests the
+    /// directory delegation.
+    pub(crate) fn count_sync_removal(self: &Arc<Self>, credentials: Credentials, parent: InodeId) {
+        let stamp = self.session.leases.stamp_request();
+        let is_allowed = !self.creates_synchronously && self.session.leases.is_cacheable(stamp, parent);
+        if is_allowed && self.names.async_creates.count_create(parent) {
+            self.request_delegation(credentials, parent, FIRST_INODES);
+        }
     }
 
     fn request_delegation(self: &Arc<Self>, credentials: Credentials, dir: InodeId, count: u32) {

@@ -2,10 +2,12 @@
 //! directories, and files that it has created and the metadata service has yet to get.
 
 pub(crate) mod async_create;
+pub(crate) mod async_remove;
 pub(crate) mod complete_directories;
 pub(crate) mod creates_in_flight;
 pub(crate) mod directory_attributes;
 pub(crate) mod heuristic;
+pub(crate) mod known_files;
 pub(crate) mod names;
 pub(crate) mod pending_create;
 pub(crate) mod preallocation;
@@ -13,6 +15,7 @@ pub(crate) mod prefix_delegation;
 
 use crate::file::inode::InodeTable;
 use crate::session::Session;
+use async_remove::Remove;
 use names::Names;
 use pending_create::CommitCreate;
 use std::sync::{Arc, Weak};
@@ -25,6 +28,8 @@ pub(crate) struct Delegations {
     inodes: Arc<InodeTable>,
     /// Executes the creates.
     committer: Weak<dyn CommitCreate>,
+    /// Executes the removals.
+    remover: Weak<dyn Remove>,
     /// No create is asynchronous: no other session exists, so that requests cost little, or the
     /// mount asks for it.
     creates_synchronously: bool,
@@ -34,9 +39,9 @@ impl Delegations {
     pub(crate) fn new(
         (session, inodes): (Arc<Session>, Arc<InodeTable>),
         names: Arc<Names>,
-        committer: Weak<dyn CommitCreate>,
+        (committer, remover): (Weak<dyn CommitCreate>, Weak<dyn Remove>),
         creates_synchronously: bool,
     ) -> Arc<Delegations> {
-        Arc::new(Delegations { session, names, inodes, committer, creates_synchronously })
+        Arc::new(Delegations { session, names, inodes, committer, remover, creates_synchronously })
     }
 }

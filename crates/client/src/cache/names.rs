@@ -1,11 +1,13 @@
 //! What the session knows of names: one place for lookups, and one for what invalidates them.
 //!
-//! Four tables have a part of it, each under its own lease and with its own proof:
+//! Six tables have a part of it, each under its own lease and with its own proof:
 //! - [`CompleteDirectories`]: directories whose every name this session has added;
 //! - [`PrefixDelegations`]: name prefixes that belong to this session;
 //! - [`AsyncCreates`]: names that the service has reported as free, under a directory delegation,
 //!   and files that the service has yet to get;
-//! - [`DirectoryAttributes`]: attributes of directories that this session has changed.
+//! - [`DirectoryAttributes`]: attributes of directories that this session has changed;
+//! - [`KnownFiles`]: names of files that have no other name;
+//! - [`AsyncRemovals`]: files that the service has yet to remove.
 //!
 //! Every request passes [`RequestObserver::prepare_request`] and
 //! [`RequestObserver::record_request`] before it is sent, and [`RequestObserver::record_answer`]
@@ -14,9 +16,11 @@
 //! what was known under it at once.
 
 use crate::cache::async_create::AsyncCreates;
+use crate::cache::async_remove::AsyncRemovals;
 use crate::cache::complete_directories::CompleteDirectories;
 use crate::cache::creates_in_flight::{CreateInFlight, CreatesInFlight};
 use crate::cache::directory_attributes::DirectoryAttributes;
+use crate::cache::known_files::KnownFiles;
 use crate::cache::prefix_delegation::PrefixDelegations;
 use crate::session::lease_holder::{PossibleName, RequestObserver};
 use crate::session::leases::{Answer, Leases, RequestStamp};
@@ -31,6 +35,8 @@ pub(crate) struct Names {
     pub(super) prefixes: PrefixDelegations,
     pub(crate) async_creates: Arc<AsyncCreates>,
     pub(super) creates: CreatesInFlight,
+    pub(super) files: KnownFiles,
+    pub(crate) removals: AsyncRemovals,
     directories: DirectoryAttributes,
 }
 
@@ -85,9 +91,16 @@ impl Names {
         }
     }
 
-    /// Whether a directory has asynchronous creates that aren't finished.
+    /// Whether a directory has asynchronous creates or removals that aren't finished.
     pub(crate) fn has_pending_in(&self, dir: InodeId) -> bool {
-        self.async_creates.has_pending_in(dir)
+        self.async_creates.has_pending_in(dir) || self.removals.has_pending_in(dir)
+    }
+
+    /// Waits until all asynchronous creates and removals in a directory are finished, and the
+    /// removal of an inode.
+    pub(crate) async fn finish_about(&self, ino: InodeId) {
+        self.async_creates.commit_in(ino).await;
+        self.removals.wait_about(ino).await;
     }
 
     /// Begins a create in a directory. `release` gets the inodes that counted as open because of
@@ -134,6 +147,7 @@ impl RequestObserver for Names {
     }
 
     fn record_request(&self, leases: &Leases, op: &MetaOp) {
+        self.files.prepare_request(leases, op);
         self.complete.record_request(leases, op);
     }
 
@@ -146,6 +160,9 @@ impl RequestObserver for Names {
     ) {
         if let Ok(response) = answer {
             self.complete.process_answer(leases, stamp, op, response);
+            if !leases.is_only_session() {
+                self.files.record_answer(stamp, op, response);
+            }
         }
         self.directories.process_outcome(leases, stamp, op, answer);
     }

@@ -349,10 +349,10 @@ impl Files {
         handle.ensure_append_only(how.append || how.o_append)?;
         // The next read is the first one after a change.
         inode.atime_quiet_until_ns.store(0, Ordering::Relaxed);
-        if let Some(create) = inode.async_create().filter(|_| !how.durable) {
-            if create.write((!how.append).then_some(offset), &buf) {
-                return Ok(len);
-            }
+        if let Some(create) = inode.async_create().filter(|_| !how.durable)
+            && create.write((!how.append).then_some(offset), &buf)
+        {
+            return Ok(len);
         }
         let range = ByteRange::at(offset, len as u64);
         let place = if how.append { Place::End } else { Place::At(range) };

@@ -156,9 +156,11 @@ impl Client {
     /// Syncs creates, removals and renames.
     ///
     /// # Errors
-    /// `EIO`, once, if the metadata store has lost power, and possibly some of these.
+    /// `EIO`, once, if the metadata store has lost power, and possibly some of these. The cause,
+    /// once, if an asynchronous removal in this directory has failed.
     pub async fn fsyncdir(&self, ino: InodeId) -> Result<()> {
-        self.files.fsyncdir(ino).await
+        self.files.fsyncdir(ino).await?;
+        self.names.removals.report_failure(ino)
     }
 
     /// Reserves, frees or zeroes a range. `mode` contains the flags of `fallocate(2)`.

@@ -48,7 +48,7 @@ impl Attributes {
             return Ok(attr);
         }
         if self.names.has_pending_in(ino) {
-            Box::pin(self.names.async_creates.commit_in(ino)).await;
+            Box::pin(self.names.finish_about(ino)).await;
         }
         if let Some((stamp, attr)) = self.names.attributes(&self.session.leases, ino) {
             return Ok(self.known(stamp, ino, attr));

@@ -365,10 +365,20 @@ impl Client {
     }
 
     /// Removes an entry that isn't a directory.
+    ///
+    /// # Errors
+    /// Also the cause of an earlier removal's failure in this directory, once: then this one hasn't
+    /// been tried.
     pub async fn unlink(&self, credentials: Credentials, parent: InodeId, name: &[u8]) -> Result<()> {
-        let op = MetaOp::Unlink { parent, name: Bytes::copy_from_slice(name) };
+        self.names.removals.report_failure(parent)?;
+        if self.delegations.remove_async(credentials, parent, name) {
+            return Ok(());
+        }
+        self.names.removals.wait_for_name(parent, name).await;
+        let op = MetaOp::Unlink { parent, name: Bytes::copy_from_slice(name), ino: None };
         let attr = entry(self.session.change_as(credentials, op).await?.reply)?;
         self.inodes.note_links(&attr);
+        self.delegations.count_sync_removal(credentials, parent);
         Ok(())
     }
 

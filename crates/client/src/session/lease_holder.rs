@@ -7,7 +7,7 @@ use crate::session::leases::{Answer, Leases, RecallTerms, RequestStamp};
 use std::future::Future;
 use std::pin::Pin;
 use types::{InodeId, Result};
-use wire::{AsyncCreate, MetaOp, MetaResponse, ReportedSize};
+use wire::{AsyncCreate, AsyncRemoval, MetaOp, MetaResponse, ReportedSize};
 
 /// A future of this thread.
 pub(crate) type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
@@ -59,6 +59,10 @@ pub(crate) trait LeaseHolder: Send + Sync {
     /// Seals the pending creates in the directories that are `concerned`, and returns them for a
     /// service that must execute them before it serves other sessions.
     fn seal_creates(&self, concerned: Concerned<'_>) -> Vec<AsyncCreate>;
+
+    /// Returns the removals in flight in the directories that are `concerned`, for a service that
+    /// must execute them before it serves other sessions.
+    fn pending_removals(&self, concerned: Concerned<'_>) -> Vec<AsyncRemoval>;
 }
 
 /// Identifies a name that may be added by a request whose outcome isn't known yet.

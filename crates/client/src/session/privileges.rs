@@ -110,7 +110,7 @@ mod tests {
     fn groups_are_supplied_to_the_service_that_refused_the_operation() {
         let (ino, parent) = (InodeId::new(PartitionId(5), 77), InodeId::new(PartitionId(9), 78));
         let refused = [
-            MetaOp::Unlink { parent, name: "f".into() },
+            MetaOp::Unlink { parent, name: "f".into(), ino: None },
             MetaOp::Setattr { ino, set: SetAttr::default() },
             MetaOp::MayOpen { ino, wanted: 4 },
         ];
@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn unchecked_operations_need_their_capability() {
         let ino = InodeId(9);
-        let unlink = MetaOp::Unlink { parent: ino, name: "f".into() };
+        let unlink = MetaOp::Unlink { parent: ino, name: "f".into(), ino: None };
         let (open, move_it) =
             (MetaOp::MayOpen { ino, wanted: 4 }, MetaOp::Migrate { ino, pool: None, scheme: None });
         let may = |capabilities: u64| {

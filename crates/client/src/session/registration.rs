@@ -19,7 +19,7 @@ use crate::session::services::Service;
 use crate::unexpected;
 use std::sync::atomic::Ordering;
 use types::{Errno, Error, InodeId, PartitionId, Result};
-use wire::{AsyncCreate, MetaOp, MetaReply, ReportedSize};
+use wire::{AsyncCreate, AsyncRemoval, MetaOp, MetaReply, ReportedSize};
 
 /// Maximum number of sizes in one request: about 40 KiB.
 const SIZES_PER_REQUEST: usize = 4096;
@@ -52,7 +52,9 @@ impl Session {
         let in_use = self.reclaim_opens(service, &|ino| self.services.owns(service, ino)).await?;
         let sent_ns = rt::monotonic_ns();
         let pending_creates = self.seal_creates(&|dir| self.services.owns(service, dir));
-        self.query_service(service, MetaOp::Register { in_use, pending_creates, reporting_process }).await?;
+        let pending_removals = self.pending_removals(&|dir| self.services.owns(service, dir));
+        let register = MetaOp::Register { in_use, pending_creates, pending_removals, reporting_process };
+        self.query_service(service, register).await?;
         self.note_answer(service, sent_ns);
         service.note_registration();
         Ok(())
@@ -112,8 +114,10 @@ impl Session {
         self.reclaim_locks(service, concerned).await?;
         let in_use = self.reclaim_opens(service, concerned).await?;
         let pending_creates = self.seal_creates(concerned);
+        let pending_removals = self.pending_removals(concerned);
+        let partitions = partitions.to_vec();
         let follow =
-            MetaOp::Follow { partitions: partitions.to_vec(), in_use, pending_creates, reporting_process };
+            MetaOp::Follow { partitions, in_use, pending_creates, pending_removals, reporting_process };
         self.query_service(service, follow).await.map(drop)
     }
 
@@ -166,6 +170,10 @@ impl Session {
 
     fn seal_creates(&self, concerned: Concerned<'_>) -> Vec<AsyncCreate> {
         self.holder.upgrade().map_or_else(Vec::new, |holder| holder.seal_creates(concerned))
+    }
+
+    fn pending_removals(&self, concerned: Concerned<'_>) -> Vec<AsyncRemoval> {
+        self.holder.upgrade().map_or_else(Vec::new, |holder| holder.pending_removals(concerned))
     }
 
     async fn drop_ended_leases(&self, ended: Vec<InodeId>, concerned: Concerned<'_>) -> Resume {

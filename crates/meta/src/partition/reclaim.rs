@@ -1,22 +1,22 @@
 //! Sessions that move with partitions from one metadata service to another.
 
 use crate::data::size_recovery::Recovery;
+use crate::session::async_creates::Unsent;
 use crate::session::registration::Registration;
 use crate::session::table::Session;
 use crate::store::transaction_view::not_owner;
 use types::{InodeId, PartitionId, Result};
-use wire::AsyncCreate;
 
 impl Registration {
     /// Handles a session that has discarded what the previous owner of these partitions granted,
     /// and reports the inodes that it has open there. As at a registration, this recovers the sizes
-    /// of files that the session was writing, and executes its asynchronous creates, before other
-    /// sessions may access them.
+    /// of files that the session was writing, and executes its asynchronous creates and removals,
+    /// before other sessions may access them.
     pub async fn reclaim_partitions(
         &self,
         session: &Session,
         partitions: &[PartitionId],
-        (in_use, creates): (&[InodeId], &[AsyncCreate]),
+        (in_use, unsent): (&[InodeId], Unsent<'_>),
     ) -> Result<()> {
         let _return_guard = self.grace.begin_return(session.id);
         let _registration_lock = match self.grace.partitions_to_reclaim(session.id).is_empty() {
@@ -46,9 +46,7 @@ impl Registration {
         let opens_here = in_use.iter().filter(|ino| partitions.contains(&ino.partition()));
         let opens = self.grace.take_opens_of(session.id, &partitions);
         self.mark_opens(requester, opens.iter().chain(opens_here));
-        let creates_here =
-            creates.iter().filter(|create| partitions.contains(&create.file.parent.partition()));
-        self.replay_creates(session, creates_here).await;
+        self.replay_unsent(session, unsent, |dir| partitions.contains(&dir.partition())).await;
         self.returns.session_reclaimed(session.id, &partitions);
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! Asynchronous creates of a session that returns: files that applications have already, and the
-//! service may not.
+//! Asynchronous creates and removals of a session that returns: files that applications have, or
+//! have removed, already, and the service may not.
 //!
 //! A session with a directory delegation lets applications continue before the service has created
 //! their files. If its leases end without a recall, since the service restarted or the partition
@@ -17,8 +17,17 @@ use crate::store::transaction_view::View;
 use net::Deadline;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use types::{Attr, Errno, Error, InodeId, Result};
-use wire::{AsyncCreate, MetaOp, MetaReply, MetaRequest};
+use types::{Attr, Credentials, Errno, Error, InodeId, Result};
+use wire::{AsyncCreate, AsyncRemoval, MetaOp, MetaReply, MetaRequest};
+
+/// Changes that applications of a session rely on, and that the service may not have executed.
+#[derive(Clone, Copy)]
+pub struct Unsent<'a> {
+    /// Files that applications have.
+    pub creates: &'a [AsyncCreate],
+    /// Files that applications have removed.
+    pub removals: &'a [AsyncRemoval],
+}
 
 /// The files that were created so for a session. The session sends each of them again to learn the
 /// outcome. Another session may have removed the file by then, and it must not be created again.
@@ -48,22 +57,39 @@ impl ReplayedCreates {
 }
 
 impl Registration {
-    /// Executes a session's asynchronous creates in directories of partitions that this service
-    /// owns. Call it before other sessions get access. If one fails, the session gets the error
-    /// when it sends that again.
-    pub async fn replay_creates<'a>(
+    /// Executes a session's asynchronous creates and removals in the directories that `concerned`
+    /// selects, as far as this service owns their partitions. Call it before other sessions get
+    /// access. If one fails, the session gets the error when it sends that again.
+    pub async fn replay_unsent(
         &self,
         session: &Session,
-        creates: impl Iterator<Item = &'a AsyncCreate>,
+        unsent: Unsent<'_>,
+        concerned: impl Fn(InodeId) -> bool,
     ) {
         if !is_unrestricted(&session.export()) {
             return;
         }
-        let is_here = |create: &&AsyncCreate| {
-            self.executors.is_owned(create.file.parent.partition())
-                && !session.replayed_creates.has(create.file.ino)
-        };
-        let here: Vec<&AsyncCreate> = creates.filter(is_here).collect();
+        let is_here = |dir: InodeId| self.executors.is_owned(dir.partition()) && concerned(dir);
+        // Removals first: a name may have been given to another file since.
+        let removals: Vec<_> = unsent.removals.iter().filter(|removal| is_here(removal.parent)).collect();
+        for batch in removals.chunks(CREATES_AT_ONCE) {
+            let replies = batch.iter().map(|removal| self.replay_removal(session, removal)).collect();
+            for (removal, removed) in batch.iter().zip(rt::join_all(replies).await) {
+                match removed {
+                    // The service has executed it before.
+                    Err(error) if error.errno != Errno::ENOENT => {
+                        let (ino, parent) = (removal.ino.0, removal.parent.0);
+                        tracing::warn!(session = session.id.0, ino, parent, %error, "an asynchronous removal of a file failed after the session returned");
+                    }
+                    _ => {}
+                }
+            }
+        }
+        let here: Vec<&AsyncCreate> = unsent
+            .creates
+            .iter()
+            .filter(|create| is_here(create.file.parent) && !session.replayed_creates.has(create.file.ino))
+            .collect();
         for batch in here.chunks(CREATES_AT_ONCE) {
             let replies = batch.iter().map(|create| self.replay_create(session, create)).collect();
             for (create, made) in batch.iter().zip(rt::join_all(replies).await) {
@@ -81,18 +107,23 @@ impl Registration {
         }
     }
 
+    async fn replay_removal(&self, session: &Session, removal: &AsyncRemoval) -> Result<MetaReply> {
+        let AsyncRemoval { credentials, parent, ref name, ino } = *removal;
+        self.replay(session, credentials, MetaOp::Unlink { parent, name: name.clone(), ino: Some(ino) }).await
+    }
+
+    async fn replay_create(&self, session: &Session, create: &AsyncCreate) -> Result<MetaReply> {
+        let op = MetaOp::CommitCreate { file: Box::new(create.file.clone()) };
+        self.replay(session, create.credentials, op).await
+    }
+
     /// Runs as a command of the service: it grants no lease, and the client has checked the
     /// permissions. This service may not know the user's groups that the client has reported
     /// before.
-    async fn replay_create(&self, session: &Session, create: &AsyncCreate) -> Result<MetaReply> {
-        let op = MetaOp::CommitCreate { file: Box::new(create.file.clone()) };
-        let request = MetaRequest {
-            session: session.id,
-            slot_sequence: None,
-            credentials: create.credentials,
-            privileged: false,
-            op,
-        };
+    async fn replay(&self, session: &Session, credentials: Credentials, op: MetaOp) -> Result<MetaReply> {
+        let partition = op.spec().home.unwrap_or(InodeId::ROOT).partition();
+        let request =
+            MetaRequest { session: session.id, slot_sequence: None, credentials, privileged: false, op };
         let map = self.commands.map.load();
         let (local_session, conflict_free) =
             (Session::new(session.id, SessionKind::Local), ConflictFree::default());
@@ -103,7 +134,6 @@ impl Registration {
                 self.commands.apply(asked, &local_session, &map, (view, &conflict_free))?;
             Ok(CommandOutput { answer: answer.reply, writes })
         };
-        let partition = create.file.parent.partition();
         match self
             .executors
             .transact((CommandOrigin::Background, &Deadline::NEVER), &[partition], command, |_, _| ())

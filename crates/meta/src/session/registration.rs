@@ -6,6 +6,7 @@ use crate::lease::table::Leases;
 use crate::limits::RECALL_POLL;
 use crate::partition::executor::Executors;
 use crate::service::command::Commands;
+use crate::session::async_creates::Unsent;
 use crate::session::eviction::Eviction;
 use crate::session::grace_period::{GracePeriod, SessionReturns};
 use crate::session::locks::Locks;
@@ -17,7 +18,7 @@ use namespace::leases::Requester;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use types::{Errno, Error, InodeId, Result, SessionId};
-use wire::{AsyncCreate, MetaReply};
+use wire::MetaReply;
 
 /// Where a request comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -86,7 +87,7 @@ impl Registration {
     pub async fn register(
         &self,
         id: SessionId,
-        (in_use, creates): (&[InodeId], &[AsyncCreate]),
+        (in_use, unsent): (&[InodeId], Unsent<'_>),
         holder: Option<u64>,
     ) -> Result<()> {
         let began = self.sessions.next_sequence();
@@ -117,9 +118,9 @@ impl Registration {
         let requester = session.lease_requester();
         self.mark_opens(requester, self.grace.take_opens(id).iter().chain(in_use));
         if is_returning {
-            // A new session has no asynchronous creates. After a retransmission, others already
+            // A new session has no asynchronous changes. After a retransmission, others already
             // have access.
-            self.replay_creates(&session, creates.iter()).await;
+            self.replay_unsent(&session, unsent, |_| true).await;
         }
         self.returns.session_returned(id);
         Ok(())

@@ -130,7 +130,12 @@ fn a_service_reports_no_lost_locks_of_an_unknown_session_with_a_record() {
     let run = async {
         let cluster = Cluster::new(2).await;
         cluster.wait_until_served().await;
-        let register = MetaOp::Register { in_use: vec![], pending_creates: vec![], reporting_process: 0 };
+        let register = MetaOp::Register {
+            in_use: vec![],
+            pending_creates: vec![],
+            pending_removals: vec![],
+            reporting_process: 0,
+        };
         Client::new(&cluster.service(1), 1).call(register).await.unwrap();
         let (ino, family, kind) = (InodeId(7), LockFamily::Posix, LockKind::Exclusive);
         let held = HeldLock { ino, family, owner: LockOwner(1), pid: 1, kind, range: WHOLE };

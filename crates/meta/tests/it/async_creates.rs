@@ -52,7 +52,7 @@ fn lookup(parent: InodeId, name: &str) -> MetaOp {
 }
 
 fn unlink(parent: InodeId, name: &str) -> MetaOp {
-    MetaOp::Unlink { parent, name: bytes(name) }
+    MetaOp::Unlink { parent, name: bytes(name), ino: None }
 }
 
 fn release(ino: InodeId) -> MetaOp {
@@ -305,7 +305,12 @@ fn async_create(file: PendingFile) -> AsyncCreate {
 }
 
 fn register(promised: Vec<AsyncCreate>) -> MetaOp {
-    MetaOp::Register { in_use: vec![], pending_creates: promised, reporting_process: 0 }
+    MetaOp::Register {
+        in_use: vec![],
+        pending_creates: promised,
+        pending_removals: vec![],
+        reporting_process: 0,
+    }
 }
 
 #[test]
@@ -445,6 +450,7 @@ fn asynchronous_creates_are_executed_before_access_after_a_partition_moved() {
             partitions,
             in_use: vec![],
             pending_creates: promised,
+            pending_removals: vec![],
             reporting_process: 0,
         })
         .await

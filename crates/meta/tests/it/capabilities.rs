@@ -38,7 +38,12 @@ async fn ask(world: &World, session: u64, holder: u64, op: MetaOp) -> Result<Met
 }
 
 fn register() -> MetaOp {
-    MetaOp::Register { in_use: vec![], pending_creates: vec![], reporting_process: 0 }
+    MetaOp::Register {
+        in_use: vec![],
+        pending_creates: vec![],
+        pending_removals: vec![],
+        reporting_process: 0,
+    }
 }
 
 struct Verifier(Arc<CapabilityRing>, CoreCapabilityCache);

@@ -45,10 +45,19 @@ fn ask(world: &World, sequence: u64, op: MetaOp) -> Started<Result<MetaResponse>
 /// A file that session 1 writes, and another session registered as one of another process.
 async fn written(world: &World) -> (support::Client, InodeId) {
     let one = world.client(1).await;
-    ask(world, 0, MetaOp::Register { in_use: Vec::new(), pending_creates: vec![], reporting_process: 0 })
-        .wait()
-        .await
-        .unwrap();
+    ask(
+        world,
+        0,
+        MetaOp::Register {
+            in_use: Vec::new(),
+            pending_creates: vec![],
+            pending_removals: vec![],
+            reporting_process: 0,
+        },
+    )
+    .wait()
+    .await
+    .unwrap();
     let ino = one.create(ROOT, "a").await.unwrap().ino;
     assert_eq!(one.grants(open_with_lease(ino, LeaseMode::Write)).await, [(ino, LeaseMode::Write)]);
     (one, ino)

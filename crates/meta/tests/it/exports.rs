@@ -93,7 +93,12 @@ async fn register(world: &World, from: From) -> Result<MetaResponse> {
         world,
         from,
         ITSELF,
-        MetaOp::Register { in_use: vec![], pending_creates: vec![], reporting_process: 0 },
+        MetaOp::Register {
+            in_use: vec![],
+            pending_creates: vec![],
+            pending_removals: vec![],
+            reporting_process: 0,
+        },
     )
     .await
 }
@@ -281,7 +286,7 @@ fn readers_change_nothing() {
         };
         for op in [
             create(ROOT, "new"),
-            MetaOp::Unlink { parent: ROOT, name: Bytes::from_static(b"file") },
+            MetaOp::Unlink { parent: ROOT, name: Bytes::from_static(b"file"), ino: None },
             chmod(file, 0o600),
             MetaOp::BeginWrite { ino: file },
             MetaOp::WriteInline {
@@ -425,7 +430,12 @@ fn asynchronous_creates_of_restricted_clients_are_ignored() {
                 &world,
                 from,
                 ITSELF,
-                MetaOp::Register { in_use: vec![], pending_creates: promised, reporting_process: 0 },
+                MetaOp::Register {
+                    in_use: vec![],
+                    pending_creates: promised,
+                    pending_removals: vec![],
+                    reporting_process: 0,
+                },
             )
             .await
             .unwrap();

@@ -43,7 +43,7 @@ impl Place {
                 let set = SetAttr { mode: Some(0o700 + below(64) as u32), ..SetAttr::default() };
                 MetaOp::Setattr { ino: parent, set }
             }
-            2 | 3 => MetaOp::Unlink { parent, name: bytes(name) },
+            2 | 3 => MetaOp::Unlink { parent, name: bytes(name), ino: None },
             _ => MetaOp::Rename {
                 parent,
                 name: bytes(name),

@@ -80,7 +80,7 @@ fn a_change_by_another_session_waits_for_the_acknowledgement() {
                 new_name: bytes("c"),
                 mode: wire::RenameMode::Replace,
             },
-            MetaOp::Unlink { parent: ROOT, name: bytes("c") },
+            MetaOp::Unlink { parent: ROOT, name: bytes("c"), ino: None },
         ];
         let mut after = 0;
         for op in steps {
@@ -237,8 +237,13 @@ fn a_session_that_never_acknowledges_is_evicted_and_fenced() {
         assert_eq!(errno(one.lookup(ROOT, "a").await), Errno::ESTALE);
         assert_eq!(
             errno(
-                one.call(MetaOp::Register { in_use: vec![], pending_creates: vec![], reporting_process: 0 })
-                    .await
+                one.call(MetaOp::Register {
+                    in_use: vec![],
+                    pending_creates: vec![],
+                    pending_removals: vec![],
+                    reporting_process: 0
+                })
+                .await
             ),
             Errno::ESTALE
         );
@@ -393,7 +398,7 @@ fn a_file_without_a_name_stays_while_a_session_has_it_open() {
         let release = |seen| MetaOp::Release { inodes: vec![ROOT, ino], seen };
         one.call(release(0)).await.unwrap();
         let (call, recall) =
-            recalled_by(&three, &one, MetaOp::Unlink { parent: ROOT, name: bytes("a") }, 0).await;
+            recalled_by(&three, &one, MetaOp::Unlink { parent: ROOT, name: bytes("a"), ino: None }, 0).await;
         assert_eq!(recall.ino, ino);
         acknowledge(&three, &recall, true).await;
         call.wait().await.unwrap();
@@ -417,7 +422,7 @@ fn of_files_that_are_reclaimed_together_those_in_use_stay() {
         }
         two.call(MetaOp::Open { ino: files[1], requested_lease: None }).await.unwrap();
         for name in ["a", "b", "c"] {
-            one.call(MetaOp::Unlink { parent: ROOT, name: bytes(name) }).await.unwrap();
+            one.call(MetaOp::Unlink { parent: ROOT, name: bytes(name), ino: None }).await.unwrap();
         }
         let too_many = MetaOp::Reclaim { ino: files[0], others: vec![files[1]; wire::MAX_RECLAIMED] };
         assert_eq!(errno(one.call(too_many).await), Errno::EINVAL);

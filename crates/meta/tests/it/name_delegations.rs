@@ -119,7 +119,7 @@ fn only_commands_on_delegated_names_wait_for_the_holder() {
             MetaOp::Rename { parent: from.0, name, new_parent: to.0, new_name, mode: RenameMode::Replace }
         };
         let mkdir = |name: &str| MetaOp::Mkdir { parent: dir, name: bytes(name), mode: 0o755, umask: 0 };
-        let unlink = |name: &str| MetaOp::Unlink { parent: dir, name: bytes(name) };
+        let unlink = |name: &str| MetaOp::Unlink { parent: dir, name: bytes(name), ino: None };
         let link = |name: &str| MetaOp::Link { ino: file, parent: dir, name: bytes(name) };
         vec![
             (lookup(dir, "a.1"), true),

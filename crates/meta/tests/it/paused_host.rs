@@ -79,9 +79,14 @@ fn a_returning_session_gets_its_time_after_a_pause() {
         rt::sleep(2 * SECOND).await;
         assert!(!waits.is_done());
         let one = Client::new(&world.meta, 1);
-        one.call(MetaOp::Register { in_use: vec![], pending_creates: vec![], reporting_process: 0 })
-            .await
-            .unwrap();
+        one.call(MetaOp::Register {
+            in_use: vec![],
+            pending_creates: vec![],
+            pending_removals: vec![],
+            reporting_process: 0,
+        })
+        .await
+        .unwrap();
         waits.wait().await.unwrap();
         one.call(getattr(ROOT)).await.unwrap();
         assert!(world.chunks.fenced.lock().is_empty());

@@ -83,7 +83,12 @@ fn files_of_a_returning_session_stay_in_quarantine_until_size_recovery() {
         let world = world.restart().await;
         let writer = Client::new(&world.meta, 1);
         writer
-            .call(MetaOp::Register { in_use: vec![ino], pending_creates: vec![], reporting_process: 0 })
+            .call(MetaOp::Register {
+                in_use: vec![ino],
+                pending_creates: vec![],
+                pending_removals: vec![],
+                reporting_process: 0,
+            })
             .await
             .unwrap();
         let heard = writer.clone();
@@ -100,13 +105,23 @@ fn a_late_retransmission_of_a_registration_revokes_no_lease() {
     simulated(|world| async move {
         let writer = Client::new(&world.meta, 1);
         writer
-            .call(MetaOp::Register { in_use: vec![], pending_creates: vec![], reporting_process: 0 })
+            .call(MetaOp::Register {
+                in_use: vec![],
+                pending_creates: vec![],
+                pending_removals: vec![],
+                reporting_process: 0,
+            })
             .await
             .unwrap();
         let ino = written(&world, &writer).await;
         world.chunks.down.lock().clear();
         writer
-            .call(MetaOp::Register { in_use: vec![], pending_creates: vec![], reporting_process: 0 })
+            .call(MetaOp::Register {
+                in_use: vec![],
+                pending_creates: vec![],
+                pending_removals: vec![],
+                reporting_process: 0,
+            })
             .await
             .unwrap();
         let other = world.client(2).await;

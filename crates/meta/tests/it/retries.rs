@@ -8,7 +8,7 @@ use types::{Errno, InodeId, SessionId};
 use wire::MetaOp;
 
 fn unlink(name: &str) -> MetaOp {
-    MetaOp::Unlink { parent: InodeId::ROOT, name: support::bytes(name) }
+    MetaOp::Unlink { parent: InodeId::ROOT, name: support::bytes(name), ino: None }
 }
 
 fn lookup(name: &str) -> MetaOp {

@@ -28,7 +28,12 @@ fn reclaim(ino: InodeId, owner: u64, kind: LockKind) -> MetaOp {
 }
 
 fn register() -> MetaOp {
-    MetaOp::Register { in_use: vec![], pending_creates: vec![], reporting_process: 0 }
+    MetaOp::Register {
+        in_use: vec![],
+        pending_creates: vec![],
+        pending_removals: vec![],
+        reporting_process: 0,
+    }
 }
 
 #[test]
@@ -137,7 +142,12 @@ fn a_session_whose_registration_is_under_way_is_not_late() {
         let waits = Call::call(&two, create(ROOT, "a")).await;
         let writer = Client::new(&world.meta, 1);
         writer
-            .call(MetaOp::Register { in_use: vec![ino], pending_creates: vec![], reporting_process: 0 })
+            .call(MetaOp::Register {
+                in_use: vec![ino],
+                pending_creates: vec![],
+                pending_removals: vec![],
+                reporting_process: 0,
+            })
             .await
             .unwrap();
         waits.wait().await.unwrap();
@@ -183,9 +193,14 @@ fn a_file_without_a_name_survives_a_restart_while_it_is_open() {
         local.unlink(ROOT, "b").await.unwrap();
         let world = world.restart().await;
         let one = Client::new(&world.meta, 1);
-        one.call(MetaOp::Register { in_use: vec![kept], pending_creates: vec![], reporting_process: 0 })
-            .await
-            .unwrap();
+        one.call(MetaOp::Register {
+            in_use: vec![kept],
+            pending_creates: vec![],
+            pending_removals: vec![],
+            reporting_process: 0,
+        })
+        .await
+        .unwrap();
         rt::sleep(SECOND).await;
         assert_eq!(one.getattr(kept).await.unwrap().nlink, 0);
         assert_eq!(errno(one.getattr(gone).await), Errno::ESTALE);
@@ -223,9 +238,14 @@ fn a_session_with_very_many_files_open_comes_back_with_all_of_them() {
             one.call(MetaOp::ReclaimOpens { inodes: inodes.clone() }).await.unwrap();
         }
         assert_eq!(errno(one.getattr(real[0]).await), Errno::ENOTCONN, "it isn't back before it registers");
-        one.call(MetaOp::Register { in_use: last.clone(), pending_creates: vec![], reporting_process: 0 })
-            .await
-            .unwrap();
+        one.call(MetaOp::Register {
+            in_use: last.clone(),
+            pending_creates: vec![],
+            pending_removals: vec![],
+            reporting_process: 0,
+        })
+        .await
+        .unwrap();
         // It retransmits a part that got no answer.
         one.call(MetaOp::ReclaimOpens { inodes: before[0].clone() }).await.unwrap();
         rt::sleep(SECOND).await;

@@ -80,7 +80,7 @@ fn commands_reach_across_services() {
 
         let link = MetaOp::Link { ino: file, parent: a, name: bytes("link") };
         assert_eq!(client.entry(link).await.unwrap().nlink, 2);
-        let unlink = |parent, name: &str| MetaOp::Unlink { parent, name: bytes(name) };
+        let unlink = |parent, name: &str| MetaOp::Unlink { parent, name: bytes(name), ino: None };
         assert_eq!(client.entry(unlink(c, "again")).await.unwrap().nlink, 1);
         assert_eq!(client.entry(MetaOp::Getattr { ino: file }).await.unwrap().nlink, 1);
         // A directory can't move below itself, whichever services own its ancestors.
@@ -174,7 +174,12 @@ fn a_service_outside_a_term_evicts_no_sessions() {
         let [there, here] = [2, 1].map(|node| Client::new(&cluster.service(node), 1));
         for service in [&there, &here] {
             service
-                .call(MetaOp::Register { in_use: vec![], pending_creates: vec![], reporting_process: 0 })
+                .call(MetaOp::Register {
+                    in_use: vec![],
+                    pending_creates: vec![],
+                    pending_removals: vec![],
+                    reporting_process: 0,
+                })
                 .await
                 .unwrap();
         }
@@ -208,7 +213,7 @@ fn a_file_without_a_name_survives_the_move_of_its_partition() {
             let file = remover.entry(create(dir, name)).await.unwrap().ino;
             user.call(MetaOp::Open { ino: file, requested_lease: None }).await.unwrap();
             user.in_use.lock().push(file);
-            remover.entry(MetaOp::Unlink { parent: dir, name: bytes(name) }).await.unwrap();
+            remover.entry(MetaOp::Unlink { parent: dir, name: bytes(name), ino: None }).await.unwrap();
             files.push(file);
         }
         assert_eq!(files[0].partition(), files[1].partition());
@@ -241,12 +246,17 @@ fn open_files_stay_known_after_a_late_retransmission_of_the_registration() {
         let dir = directory_at(&cluster, &remover, 2, "d").await;
         let ino = remover.entry(create(dir, "file")).await.unwrap().ino;
         let [there, here] = [2, 1].map(|node| Client::new(&cluster.service(node), 1));
-        let register = || MetaOp::Register { in_use: vec![], pending_creates: vec![], reporting_process: 0 };
+        let register = || MetaOp::Register {
+            in_use: vec![],
+            pending_creates: vec![],
+            pending_removals: vec![],
+            reporting_process: 0,
+        };
         for service in [&there, &here] {
             service.call(register()).await.unwrap();
         }
         there.call(MetaOp::Open { ino, requested_lease: None }).await.unwrap();
-        remover.entry(MetaOp::Unlink { parent: dir, name: bytes("file") }).await.unwrap();
+        remover.entry(MetaOp::Unlink { parent: dir, name: bytes("file"), ino: None }).await.unwrap();
         let partition = ino.partition();
         cluster.give(partition, NodeId(1));
         let is_adopted = |reply: &MetaReply| matches!(reply, MetaReply::PartitionsTakenOver { partitions } if partitions.contains(&partition));
@@ -262,6 +272,7 @@ fn open_files_stay_known_after_a_late_retransmission_of_the_registration() {
             partitions: vec![partition],
             in_use: vec![],
             pending_creates: vec![],
+            pending_removals: vec![],
             reporting_process: 0,
         };
         here.call(follow).await.unwrap();
@@ -283,7 +294,12 @@ fn a_late_retransmission_of_a_reclaim_revokes_no_later_grants() {
         let [there, here] = [2, 1].map(|node| Client::new(&cluster.service(node), 1));
         for service in [&there, &here] {
             service
-                .call(MetaOp::Register { in_use: vec![], pending_creates: vec![], reporting_process: 0 })
+                .call(MetaOp::Register {
+                    in_use: vec![],
+                    pending_creates: vec![],
+                    pending_removals: vec![],
+                    reporting_process: 0,
+                })
                 .await
                 .unwrap();
         }
@@ -311,6 +327,7 @@ fn a_late_retransmission_of_a_reclaim_revokes_no_later_grants() {
             partitions: vec![partition],
             in_use: vec![written],
             pending_creates: vec![],
+            pending_removals: vec![],
             reporting_process: 0,
         };
         let first = Call::call(&here, follow()).await;
@@ -424,7 +441,12 @@ fn an_expired_cross_partition_change_is_not_executed() {
         };
         ask(
             0,
-            MetaOp::Register { in_use: vec![], pending_creates: vec![], reporting_process: 0 },
+            MetaOp::Register {
+                in_use: vec![],
+                pending_creates: vec![],
+                pending_removals: vec![],
+                reporting_process: 0,
+            },
             net::Deadline::NEVER,
         )
         .await
@@ -570,7 +592,8 @@ async fn random_step(client: &RoutingClient, model: &mut Model, next: &mut usize
             }
         }
         5 => {
-            let gone = errno(client.entry(MetaOp::Unlink { parent: ino, name: bytes(&name) }).await);
+            let gone =
+                errno(client.entry(MetaOp::Unlink { parent: ino, name: bytes(&name), ino: None }).await);
             match there {
                 None => assert_eq!(gone.unwrap_err(), Errno::ENOENT),
                 Some(Thing::Directory(_)) => assert_eq!(gone.unwrap_err(), Errno::EISDIR),

@@ -7,14 +7,22 @@ use crate::tx::{Outcome, Slot, Tx, check_name, is_dot_name};
 use types::{Errno, InodeId};
 use wire::MetaReply;
 
-/// Removes a name of an inode that isn't a directory.
-pub(crate) fn unlink(tx: &mut Tx<'_>, parent: InodeId, name: &[u8]) -> Outcome<MetaReply> {
+/// Removes a name of an inode that isn't a directory; `ENOENT` if the name is that of another inode
+/// than the `expected` one.
+pub(crate) fn unlink(
+    tx: &mut Tx<'_>,
+    (parent, name): (InodeId, &[u8]),
+    expected: Option<InodeId>,
+) -> Outcome<MetaReply> {
     check_name(name)?;
     let directory = tx.directory(parent)?;
     if is_dot_name(name) {
         return Err(Errno::EISDIR.into());
     }
     let (slot, ino, inode) = find(tx, parent, name)?;
+    if expected.is_some_and(|expected| expected != ino) {
+        return Err(Errno::ENOENT.into());
+    }
     flags::may_remove_name((parent, &directory), (ino, &inode))?;
     if inode.is_directory() {
         return Err(Errno::EISDIR.into());

@@ -582,9 +582,12 @@ impl Application {
             };
             match created {
                 Ok((attr, handle)) => {
+                    // The close tells whether the service has the file: its create may have been
+                    // asynchronous.
+                    let closed = handle.flush().await;
                     handle.release().await;
                     self.client.forget(attr.ino, 1);
-                    Some(Event::Create { inode: Some(attr.ino.0) })
+                    closed.is_ok().then_some(Event::Create { inode: Some(attr.ino.0) })
                 }
                 Err(error) if error.errno == Errno::EEXIST => Some(Event::CreateExists),
                 Err(error) if is_uncertain(&error) => None,
@@ -598,11 +601,15 @@ impl Application {
         let name = format!("name{number}");
         let unlink = async {
             let removed = match self.parent(number).await {
-                Ok(parent) => self.client.unlink(ROOT_USER, parent, name.as_bytes()).await,
+                Ok(parent) => {
+                    let removed = self.client.unlink(ROOT_USER, parent, name.as_bytes()).await;
+                    // Tells whether the service has removed it: the session may end before that.
+                    removed.map(|()| parent)
+                }
                 Err(error) => Err(error),
             };
             match removed {
-                Ok(_) => Some(Event::Unlink),
+                Ok(parent) => self.client.fsyncdir(parent).await.is_ok().then_some(Event::Unlink),
                 Err(error) if error.errno == Errno::ENOENT => Some(Event::UnlinkMissing),
                 Err(error) if is_uncertain(&error) => None,
                 Err(error) => Some(refused("unlink", &error)),

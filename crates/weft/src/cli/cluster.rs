@@ -610,11 +610,11 @@ pub struct MountArgs {
     /// Closing or syncing a file waits for that.
     #[arg(long)]
     pub write_behind: bool,
-    /// Create files synchronously
+    /// Create and remove files synchronously
     ///
-    /// The metadata service has a new file before the application gets it. Without this, the client
-    /// may delay that for up to 25 ms, under a delegation of the directory. Closing or syncing the
-    /// file waits for it.
+    /// The metadata service has a new file before the application gets it, and has removed a file
+    /// before the application continues. Without this, the client may delay a create for up to 25
+    /// ms, under a delegation of the directory; closing or syncing the file waits for it.
     #[arg(long)]
     pub wsync: bool,
     /// Use TCP instead of shared memory to servers on this machine

@@ -5,7 +5,7 @@ use crate::{
     AccessTime, HeldLock, LockFamily, LockKind, LockOwner, LockRange, Malformed, MetaOp, PatternChange,
     RecallAck, ReportedSize,
 };
-use crate::{AsyncCreate, PendingFile};
+use crate::{AsyncCreate, AsyncRemoval, PendingFile};
 use bytes::Bytes;
 use types::{Chooser, InodeFlags, InodeId, ProjectId, SetAttr, SetTime};
 
@@ -21,6 +21,28 @@ pub(crate) struct NamedFields {
     pub parent: u64,
     #[prost(bytes = "bytes", tag = "2")]
     pub name: Bytes,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct UnlinkFields {
+    #[prost(uint64, tag = "1")]
+    pub parent: u64,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub name: Bytes,
+    #[prost(uint64, optional, tag = "3")]
+    pub ino: Option<u64>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct AsyncRemovalFields {
+    #[prost(message, optional, tag = "1")]
+    pub credentials: Option<CredentialsFields>,
+    #[prost(uint64, tag = "2")]
+    pub parent: u64,
+    #[prost(bytes = "bytes", tag = "3")]
+    pub name: Bytes,
+    #[prost(uint64, tag = "4")]
+    pub ino: u64,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -369,6 +391,8 @@ pub(crate) struct RegisterFields {
     pub pending_creates: Option<List<AsyncCreateFields, MAX_LIST_ITEMS>>,
     #[prost(uint64, tag = "3")]
     pub reporting_process: u64,
+    #[prost(message, optional, tag = "4")]
+    pub pending_removals: Option<List<AsyncRemovalFields, MAX_LIST_ITEMS>>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -421,6 +445,8 @@ pub(crate) struct FollowFields {
     pub pending_creates: Option<List<AsyncCreateFields, MAX_LIST_ITEMS>>,
     #[prost(uint64, tag = "4")]
     pub reporting_process: u64,
+    #[prost(message, optional, tag = "5")]
+    pub pending_removals: Option<List<AsyncRemovalFields, MAX_LIST_ITEMS>>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -684,6 +710,27 @@ impl TryFrom<PendingFileFields> for PendingFile {
             written: f.written.map(TryInto::try_into).transpose()?,
             set: f.set.map(TryInto::try_into).transpose()?.unwrap_or_default(),
         })
+    }
+}
+
+impl From<&AsyncRemoval> for AsyncRemovalFields {
+    fn from(removal: &AsyncRemoval) -> AsyncRemovalFields {
+        let AsyncRemoval { credentials, parent, ref name, ino } = *removal;
+        AsyncRemovalFields {
+            credentials: Some(credentials.into()),
+            parent: parent.0,
+            name: name.clone(),
+            ino: ino.0,
+        }
+    }
+}
+
+impl TryFrom<AsyncRemovalFields> for AsyncRemoval {
+    type Error = Malformed;
+
+    fn try_from(f: AsyncRemovalFields) -> Result<AsyncRemoval, Malformed> {
+        let credentials = required(f.credentials, "credentials")?.into();
+        Ok(AsyncRemoval { credentials, parent: InodeId(f.parent), name: name(f.name)?, ino: InodeId(f.ino) })
     }
 }
 

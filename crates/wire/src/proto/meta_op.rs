@@ -6,8 +6,8 @@
 use super::common::{List, MAX_LIST_ITEMS, Numbered, TimeFields, bounded, name, partitions, required, time};
 use super::meta_args::*;
 use crate::{
-    AccessTime, AsyncCreate, HeldLock, LeaseMode, LockFamily, LockKind, LockOwner, Malformed, MetaOp,
-    RenameMode, XattrMode,
+    AccessTime, AsyncCreate, AsyncRemoval, HeldLock, LeaseMode, LockFamily, LockKind, LockOwner, Malformed,
+    MetaOp, RenameMode, XattrMode,
 };
 use types::InodeId;
 
@@ -31,7 +31,7 @@ pub(crate) enum OpFields {
     #[prost(message, tag = "17")]
     Link(LinkFields),
     #[prost(message, tag = "18")]
-    Unlink(NamedFields),
+    Unlink(UnlinkFields),
     #[prost(message, tag = "19")]
     Rmdir(NamedFields),
     #[prost(message, tag = "20")]
@@ -143,7 +143,11 @@ impl From<&MetaOp> for OpFields {
             MetaOp::Link { ino, parent, name } => {
                 OpFields::Link(LinkFields { ino: ino.0, parent: parent.0, name: name.clone() })
             }
-            MetaOp::Unlink { parent, name } => OpFields::Unlink(NamedFields::of(parent, name)),
+            MetaOp::Unlink { parent, name, ino } => OpFields::Unlink(UnlinkFields {
+                parent: parent.0,
+                name: name.clone(),
+                ino: ino.map(|ino| ino.0),
+            }),
             MetaOp::Rmdir { parent, name } => OpFields::Rmdir(NamedFields::of(parent, name)),
             MetaOp::Rename { parent, name, new_parent, new_name, mode } => {
                 let (from, to) = (NamedFields::of(parent, name), NamedFields::of(new_parent, new_name));
@@ -218,11 +222,12 @@ impl From<&MetaOp> for OpFields {
             }
             MetaOp::Usage => OpFields::Usage(()),
             MetaOp::Sync => OpFields::Sync(()),
-            MetaOp::Register { in_use, pending_creates, reporting_process } => {
+            MetaOp::Register { in_use, pending_creates, pending_removals, reporting_process } => {
                 OpFields::Register(RegisterFields {
                     in_use: in_use.iter().map(|ino| ino.0).collect(),
                     pending_creates: List::of(pending_creates, AsyncCreateFields::from),
                     reporting_process: *reporting_process,
+                    pending_removals: List::of(pending_removals, AsyncRemovalFields::from),
                 })
             }
             MetaOp::ReclaimLocks { locks } => {
@@ -242,12 +247,13 @@ impl From<&MetaOp> for OpFields {
             &MetaOp::RecallsInProgress { seen } => {
                 OpFields::RecallsInProgress(RecallsInProgressFields { seen })
             }
-            MetaOp::Follow { partitions, in_use, pending_creates, reporting_process } => {
+            MetaOp::Follow { partitions, in_use, pending_creates, pending_removals, reporting_process } => {
                 OpFields::Follow(FollowFields {
                     partitions: partitions.iter().map(|partition| u32::from(partition.0)).collect(),
                     in_use: in_use.iter().map(|ino| ino.0).collect(),
                     pending_creates: List::of(pending_creates, AsyncCreateFields::from),
                     reporting_process: *reporting_process,
+                    pending_removals: List::of(pending_removals, AsyncRemovalFields::from),
                 })
             }
             &MetaOp::PreallocateInodes { dir, count, ref prefix } => {
@@ -299,7 +305,9 @@ impl TryFrom<OpFields> for MetaOp {
             OpFields::Link(f) => {
                 MetaOp::Link { ino: InodeId(f.ino), parent: InodeId(f.parent), name: name(f.name)? }
             }
-            OpFields::Unlink(f) => MetaOp::Unlink { parent: InodeId(f.parent), name: name(f.name)? },
+            OpFields::Unlink(f) => {
+                MetaOp::Unlink { parent: InodeId(f.parent), name: name(f.name)?, ino: f.ino.map(InodeId) }
+            }
             OpFields::Rmdir(f) => MetaOp::Rmdir { parent: InodeId(f.parent), name: name(f.name)? },
             OpFields::Rename(f) => {
                 let (from, to) = (required(f.from, "name to rename")?, required(f.to, "name to rename to")?);
@@ -392,6 +400,7 @@ impl TryFrom<OpFields> for MetaOp {
             OpFields::Register(f) => MetaOp::Register {
                 in_use: bounded(f.in_use, "inodes")?.into_iter().map(InodeId).collect(),
                 pending_creates: List::take(f.pending_creates, AsyncCreate::try_from)?,
+                pending_removals: List::take(f.pending_removals, AsyncRemoval::try_from)?,
                 reporting_process: f.reporting_process,
             },
             OpFields::ReclaimLocks(list) => {
@@ -413,6 +422,7 @@ impl TryFrom<OpFields> for MetaOp {
                 partitions: partitions(f.partitions)?,
                 in_use: bounded(f.in_use, "inodes")?.into_iter().map(InodeId).collect(),
                 pending_creates: List::take(f.pending_creates, AsyncCreate::try_from)?,
+                pending_removals: List::take(f.pending_removals, AsyncRemoval::try_from)?,
                 reporting_process: f.reporting_process,
             },
             OpFields::PreallocateInodes(f) => {

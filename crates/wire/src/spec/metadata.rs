@@ -221,7 +221,7 @@ impl MetaOp {
             }
             MetaOp::PreallocateInodes { dir, .. } => command("preallocate-inodes", Grow).at(*dir),
             MetaOp::Tmpfile { parent, .. } => command("tmpfile", Grow).at(*parent),
-            MetaOp::Unlink { parent, name } => command("unlink", Change).entry(*parent, name, Remove),
+            MetaOp::Unlink { parent, name, .. } => command("unlink", Change).entry(*parent, name, Remove),
             MetaOp::Rmdir { parent, name } => command("rmdir", Change).entry(*parent, name, Remove),
             MetaOp::Rename { parent, name, new_parent, new_name, .. } => {
                 let from = command("rename", Change).entry(*parent, name, Remove);

@@ -182,7 +182,12 @@ fn of_storage(op: StorageOp, session: SessionId, part: Option<GroupRole>) -> Sto
 /// Every request, by service and form.
 fn tables() -> Vec<(&'static str, Vec<AuthorizationRule>)> {
     let client = SessionId(7);
-    let register = MetaOp::Register { in_use: vec![], pending_creates: vec![], reporting_process: 0 };
+    let register = MetaOp::Register {
+        in_use: vec![],
+        pending_creates: vec![],
+        pending_removals: vec![],
+        reporting_process: 0,
+    };
     let metadata = |session| {
         let ops = meta_ops().into_iter().chain([register.clone()]);
         ops.map(|op| in_session(op, session).rule()).collect()

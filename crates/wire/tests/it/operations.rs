@@ -97,7 +97,12 @@ fn document() -> String {
          the right to write.\n\n\
          | operation | stage | effect | directory entries | leases | permission |\n|---|---|---|---|---|---|\n",
     );
-    let register = MetaOp::Register { in_use: vec![], pending_creates: vec![], reporting_process: 0 };
+    let register = MetaOp::Register {
+        in_use: vec![],
+        pending_creates: vec![],
+        pending_removals: vec![],
+        reporting_process: 0,
+    };
     for op in meta_ops().into_iter().chain([register]) {
         writeln!(page, "{}", meta_row(&op)).expect("a string takes it");
     }

@@ -219,7 +219,7 @@ async fn change_and_compare(one: &Arc<Client>, two: &Arc<Client>, dir: InodeId, 
         rt::sleep(Duration::from_micros(len)).await;
     }
     let seen = one.getattr(file.ino()).await.unwrap().attr;
-    if rt::random_u64() % 2 == 0 {
+    if rt::random_u64().is_multiple_of(2) {
         close(one, file).await.unwrap();
     }
     let found = two.lookup(ROOT, dir, name.as_bytes()).await.unwrap().attr;

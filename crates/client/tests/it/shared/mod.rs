@@ -5,6 +5,7 @@
 mod access_times;
 mod appends;
 mod async_creates;
+mod async_removals;
 mod cluster;
 mod delayed_requests;
 mod directories;

@@ -35,8 +35,8 @@ fn a_sound_file_system_is_clean() {
         assert_eq!((report.files, report.directories, report.pending), (3, 3, 0));
         assert_eq!(report.bytes, 300_000);
         // State that a restart reconciles is no damage.
-        fs.run(MetaOp::Unlink { parent: InodeId::ROOT, name: "f".into() });
-        fs.run(MetaOp::Unlink { parent: InodeId::ROOT, name: "link".into() });
+        fs.run(MetaOp::Unlink { parent: InodeId::ROOT, name: "f".into(), ino: None });
+        fs.run(MetaOp::Unlink { parent: InodeId::ROOT, name: "link".into(), ino: None });
         fs.run(MetaOp::BeginWrite { ino: file });
         let report = fs.check(true).await;
         assert_eq!((report.outcome(), report.pending), (CheckOutcome::Clean, 2));

@@ -235,9 +235,18 @@ impl RoutingClient {
 
     async fn register(&self, node: NodeId) -> Result<()> {
         let in_use = self.report_opens(node).await?;
-        self.send(node, 0, MetaOp::Register { in_use, pending_creates: vec![], reporting_process: 0 })
-            .await
-            .map(|_| ())
+        self.send(
+            node,
+            0,
+            MetaOp::Register {
+                in_use,
+                pending_creates: vec![],
+                pending_removals: vec![],
+                reporting_process: 0,
+            },
+        )
+        .await
+        .map(|_| ())
     }
 
     /// Reports half of the open files to a service, as a session with many open files does before
@@ -318,6 +327,7 @@ impl RoutingClient {
                                     partitions,
                                     in_use,
                                     pending_creates: vec![],
+                                    pending_removals: vec![],
                                     reporting_process: 0,
                                 },
                             )

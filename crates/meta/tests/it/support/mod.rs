@@ -181,7 +181,7 @@ impl Client {
     }
 
     pub async fn unlink(&self, parent: InodeId, name: &str) -> Result<Attr> {
-        entry(self.call(MetaOp::Unlink { parent, name: bytes(name) }).await)
+        entry(self.call(MetaOp::Unlink { parent, name: bytes(name), ino: None }).await)
     }
 
     pub async fn getattr(&self, ino: InodeId) -> Result<Attr> {

@@ -15,6 +15,16 @@ fn tmpfile(world: &mut World) -> InodeId {
 }
 
 #[test]
+fn only_the_expected_inode_loses_its_name() {
+    let mut world = World::new(PartitionLocking::All);
+    let (old, new) = (world.create(ROOT, "old"), world.create(ROOT, "new"));
+    let unlink = |ino| MetaOp::Unlink { parent: ROOT, name: bytes("new"), ino: Some(ino) };
+    assert_eq!(world.run(unlink(old)).unwrap_err(), Errno::ENOENT);
+    world.run(unlink(new)).unwrap();
+    assert_eq!(world.run(unlink(new)).unwrap_err(), Errno::ENOENT);
+}
+
+#[test]
 fn an_unlinked_file_lives_until_it_is_reclaimed() {
     let mut world = World::new(PartitionLocking::All);
     let file = world.create(ROOT, "file");

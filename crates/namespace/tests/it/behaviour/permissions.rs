@@ -57,7 +57,7 @@ fn xattr(ino: InodeId, name: &str) -> MetaOp {
 }
 
 fn unlink(parent: InodeId, name: &str) -> MetaOp {
-    MetaOp::Unlink { parent, name: bytes(name) }
+    MetaOp::Unlink { parent, name: bytes(name), ino: None }
 }
 
 fn rename(from: (InodeId, &str), to: (InodeId, &str), mode: RenameMode) -> MetaOp {

@@ -127,7 +127,9 @@ impl Model {
             &Action::Link { of, dir, name } => {
                 MetaOp::Link { ino: ino(of), parent: ino(dir), name: named(name) }
             }
-            &Action::Unlink { dir, name } => MetaOp::Unlink { parent: ino(dir), name: named(name) },
+            &Action::Unlink { dir, name } => {
+                MetaOp::Unlink { parent: ino(dir), name: named(name), ino: None }
+            }
             &Action::Rmdir { dir, name } => MetaOp::Rmdir { parent: ino(dir), name: named(name) },
             &Action::Rename { dir, name, new_dir, new_name, mode } => MetaOp::Rename {
                 parent: ino(dir),

@@ -102,7 +102,7 @@ impl World {
             map: cluster_map(),
             now: 1,
         };
-        let writes = format(&world.env());
+        let writes = format(&world.env(), &types::StripePattern::default());
         world.state.write(writes);
         world
     }
@@ -206,7 +206,7 @@ impl World {
     }
 
     pub fn unlink(&mut self, parent: InodeId, name: &str) -> Result<Attr, Errno> {
-        self.attr_of(MetaOp::Unlink { parent, name: bytes(name) })
+        self.attr_of(MetaOp::Unlink { parent, name: bytes(name), ino: None })
     }
 
     pub fn rmdir(&mut self, parent: InodeId, name: &str) -> Result<Attr, Errno> {

@@ -46,7 +46,12 @@ pub fn samples() -> Vec<Sample> {
         MetaRequest { session: SessionId(7), slot_sequence: number, credentials, privileged: false, op };
     samples.push(sample("meta_request-set_scheme".to_string(), mirrored));
     let pending_creates = vec![AsyncCreate { credentials, file: pending_file() }];
-    let op = MetaOp::Register { in_use: vec![INO], pending_creates, reporting_process: 0 };
+    let op = MetaOp::Register {
+        in_use: vec![INO],
+        pending_creates,
+        pending_removals: vec![],
+        reporting_process: 0,
+    };
     let returns = MetaRequest {
         session: SessionId(7),
         slot_sequence: None,
@@ -61,6 +66,7 @@ pub fn samples() -> Vec<Sample> {
     samples.push(sample("meta_request-privileged".to_string(), vouched));
     samples.extend(flags());
     samples.push(changed_create());
+    samples.extend(removals());
     samples.extend(ranges());
     let grants = vec![grant(1, LeaseMode::Read), grant(2, LeaseMode::Permissions)];
     let permissions = MetaResponse { grants, ..MetaResponse::from(MetaReply::Unit) };
@@ -257,6 +263,26 @@ fn pending_file() -> PendingFile {
     }
 }
 
+/// An asynchronous removal, as it is sent and as a returning session reports it.
+fn removals() -> [Sample; 2] {
+    let credentials = Credentials { uid: 1000, gid: 100, pid: 4711 };
+    let request = |op| MetaRequest {
+        session: SessionId(7),
+        slot_sequence: Some(SlotSequence { slot: 0, sequence: 300 }),
+        credentials,
+        privileged: true,
+        op,
+    };
+    let removal = MetaOp::Unlink { parent: DIR, name: name(), ino: Some(INO) };
+    let pending_removals = vec![AsyncRemoval { credentials, parent: DIR, name: name(), ino: INO }];
+    let register =
+        MetaOp::Register { in_use: vec![], pending_creates: vec![], pending_removals, reporting_process: 0 };
+    [
+        sample("meta_request-remove_inode".to_string(), request(removal)),
+        sample("meta_request-register_with_removals".to_string(), request(register)),
+    ]
+}
+
 /// An asynchronous create with attributes that were set before it was sent.
 fn changed_create() -> Sample {
     let file = PendingFile { written: Some(TIME), set: set(), ..pending_file() };
@@ -333,7 +359,7 @@ pub fn meta_ops() -> Vec<MetaOp> {
         MetaOp::Symlink { parent, name: name.clone(), target: to.clone() },
         MetaOp::Tmpfile { parent, mode: 0o600, umask: 0o77 },
         MetaOp::Link { ino, parent, name: name.clone() },
-        MetaOp::Unlink { parent, name: name.clone() },
+        MetaOp::Unlink { parent, name: name.clone(), ino: None },
         MetaOp::Rmdir { parent, name: name.clone() },
         MetaOp::Rename {
             parent,
@@ -390,6 +416,7 @@ pub fn meta_ops() -> Vec<MetaOp> {
             partitions: vec![PartitionId(0), PartitionId(63)],
             in_use: vec![ino, InodeId(9)],
             pending_creates: vec![],
+            pending_removals: vec![],
             reporting_process: 0,
         },
         MetaOp::MayOpen { ino, wanted: 6 },

@@ -178,7 +178,7 @@ pub fn meta_ops() -> Vec<BoxedStrategy<MetaOp>> {
         Symlink { parent: ino(), name: name(), target: name() },
         Tmpfile { parent: ino(), mode: u32s(), umask: u32s() },
         Link { ino: ino(), parent: ino(), name: name() },
-        Unlink { parent: ino(), name: name() },
+        Unlink { parent: ino(), name: name(), ino: proptest::option::of(ino()) },
         Rmdir { parent: ino(), name: name() },
         Rename { parent: ino(), name: name(), new_parent: ino(), new_name: name(), mode: rename_mode() },
         Readlink { ino: ino() },
@@ -207,8 +207,8 @@ pub fn meta_ops() -> Vec<BoxedStrategy<MetaOp>> {
         AckRecalls { acks: vec_of((u64s(), ino(), flag()).prop_map(|(number, ino, in_use)| RecallAck { number, ino, in_use })) },
         Release { inodes: vec_of(ino()), seen: u64s() },
         EndSession,
-        Register { in_use: vec_of(ino()), pending_creates: vec_of(async_create()), reporting_process: u64s() },
-        Follow { partitions: vec_of(partition()), in_use: vec_of(ino()), pending_creates: vec_of(async_create()), reporting_process: u64s() },
+        Register { in_use: vec_of(ino()), pending_creates: vec_of(async_create()), pending_removals: vec_of(async_removal()), reporting_process: u64s() },
+        Follow { partitions: vec_of(partition()), in_use: vec_of(ino()), pending_creates: vec_of(async_create()), pending_removals: vec_of(async_removal()), reporting_process: u64s() },
         Describe { ino: ino() },
         SetPattern { dir: ino(), change: pattern_change() },
         Sync,
@@ -243,6 +243,16 @@ fn pending_file() -> impl Strategy<Value = PendingFile> {
             set,
         },
     )
+}
+
+fn async_removal() -> impl Strategy<Value = AsyncRemoval> {
+    let credentials = (any::<u32>(), any::<u32>(), any::<u32>());
+    (credentials, ino(), name(), ino()).prop_map(|((uid, gid, pid), parent, name, ino)| AsyncRemoval {
+        credentials: Credentials { uid, gid, pid },
+        parent,
+        name,
+        ino,
+    })
 }
 
 fn async_create() -> impl Strategy<Value = AsyncCreate> {
