@@ -14,7 +14,7 @@
 use crate::cache::complete_directories::fingerprint;
 use crate::session::leases::{Leases, RequestStamp};
 use parking_lot::{Mutex, MutexGuard};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use types::{Attr, FileKind, HashMap, InodeFlags, InodeId};
 use wire::{MetaOp, MetaReply, MetaResponse};
 
@@ -30,16 +30,25 @@ struct KnownFile {
     stamp: RequestStamp,
 }
 
-/// By directory, and by the hash of the name.
-type Shard = HashMap<InodeId, HashMap<u64, KnownFile>>;
+#[derive(Default)]
+struct Shard {
+    /// By directory, and by the hash of the name.
+    directories: HashMap<InodeId, HashMap<u64, KnownFile>>,
+    /// Answers to requests before this event are ignored.
+    floor: u64,
+}
+
+impl Shard {
+    fn ignore_earlier_answers(&mut self, leases: &Leases) {
+        self.floor = leases.advance_clock();
+    }
+}
 
 /// The known files of a session.
 #[derive(Default)]
 pub(crate) struct KnownFiles {
     shards: [Mutex<Shard>; SHARDS],
     count: AtomicUsize,
-    /// Answers to requests before this event are ignored.
-    floor: AtomicU64,
 }
 
 impl KnownFiles {
@@ -62,25 +71,23 @@ impl KnownFiles {
 
     fn forget(&self, leases: &Leases, dir: InodeId, name: &[u8]) {
         let mut shard = self.shard(dir);
-        self.ignore_earlier_answers(leases);
-        let was_known = shard.get_mut(&dir).and_then(|files| files.remove(&fingerprint(name))).is_some();
+        shard.ignore_earlier_answers(leases);
+        let files = shard.directories.get_mut(&dir);
+        let was_known = files.and_then(|files| files.remove(&fingerprint(name))).is_some();
         self.count.fetch_sub(usize::from(was_known), Ordering::Relaxed);
     }
 
     fn forget_all(&self, leases: &Leases) {
-        self.ignore_earlier_answers(leases);
         for shard in &self.shards {
-            self.clear(&mut shard.lock());
+            let mut shard = shard.lock();
+            shard.ignore_earlier_answers(leases);
+            self.clear(&mut shard);
         }
     }
 
-    fn ignore_earlier_answers(&self, leases: &Leases) {
-        self.floor.fetch_max(leases.advance_clock(), Ordering::AcqRel);
-    }
-
     fn clear(&self, shard: &mut Shard) {
-        let files: usize = shard.values().map(|files| files.len()).sum();
-        shard.clear();
+        let files: usize = shard.directories.values().map(|files| files.len()).sum();
+        shard.directories.clear();
         self.count.fetch_sub(files, Ordering::Relaxed);
     }
 
@@ -115,8 +122,7 @@ impl KnownFiles {
         if !is_removable || matches!(name, b"." | b"..") {
             return;
         }
-        // Under the lock of the shard, which a request that changes the name takes as well.
-        if stamp.clock() < self.floor.load(Ordering::Acquire) {
+        if stamp.clock() < shard.floor {
             return;
         }
         if self.count.load(Ordering::Relaxed) >= MAX_FILES {
@@ -126,14 +132,14 @@ impl KnownFiles {
             }
         }
         let known = KnownFile { ino: attr.ino, stamp };
-        let before = shard.entry(dir).or_default().insert(fingerprint(name), known);
+        let before = shard.directories.entry(dir).or_default().insert(fingerprint(name), known);
         self.count.fetch_add(usize::from(before.is_none()), Ordering::Relaxed);
     }
 
     /// Takes the file with this name, if it surely is there and has no other name.
     pub(crate) fn take(&self, leases: &Leases, dir: InodeId, name: &[u8]) -> Option<InodeId> {
         let mut shard = self.shard(dir);
-        let KnownFile { ino, stamp } = shard.get_mut(&dir)?.remove(&fingerprint(name))?;
+        let KnownFile { ino, stamp } = shard.directories.get_mut(&dir)?.remove(&fingerprint(name))?;
         self.count.fetch_sub(1, Ordering::Relaxed);
         let is_covered = |ino| leases.lease_covering(stamp, ino).is_some();
         (is_covered(dir) && is_covered(ino)).then_some(ino)
