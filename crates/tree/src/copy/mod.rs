@@ -16,7 +16,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Statx, mkdirat, mknodat, 
 use rustix::io::Errno;
 use std::ffi::{CStr, CString};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -184,7 +184,9 @@ impl Copying<'_> {
         if self.options.archive {
             metadata::keep(found, source.as_fd(), target.as_fd(), to.inherits_acl)?;
         }
-        Ok(id(&attributes_of(target.as_fd())?))
+        let copy = id(&attributes_of(target.as_fd())?);
+        close(target)?;
+        Ok(copy)
     }
 
     fn create_directory(&self, dir: &Position<'_, Target>, fd: BorrowedFd<'_>) -> Result<Target, io::Error> {
@@ -237,6 +239,16 @@ impl Copying<'_> {
             rustix::fs::fchmod(&target.fd, Mode::from_raw_mode(mode & 0o7777 & !lacking))?;
         }
         Ok(())
+    }
+}
+
+/// Closes a file. A file system may report only now that it can't store the content.
+#[allow(unsafe_code)]
+fn close(file: OwnedFd) -> Result<(), Errno> {
+    // SAFETY: nothing else closes the descriptor, since its owner has given it up.
+    match unsafe { libc::close(file.into_raw_fd()) } {
+        0 => Ok(()),
+        _ => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
     }
 }
 
