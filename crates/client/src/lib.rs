@@ -211,10 +211,20 @@ impl Client {
         }
     }
 
+    /// Waits until all asynchronous creates and removals are executed. A thread that has begun some
+    /// calls this before it ends, since their tasks end with it.
+    ///
+    /// # Errors
+    /// Why the service has refused a file.
+    pub async fn finish_asynchronous_changes(&self) -> Result<()> {
+        let committed = self.names.async_creates.commit_all().await;
+        self.names.removals.wait_for_all().await;
+        committed
+    }
+
     /// Ends the session cleanly: reports open files, reclaims orphans, and syncs all of it.
     pub async fn shutdown(&self) -> Result<()> {
-        let outcome = self.names.async_creates.commit_all().await;
-        self.names.removals.wait_for_all().await;
+        let outcome = self.finish_asynchronous_changes().await;
         let outcome = outcome.and(self.files.flush_all().await);
         let outcome = outcome.and(self.files.report_all(true).await);
         self.files.report_accesses_now().await;

@@ -182,6 +182,10 @@ impl Core {
             let released = files.iter().map(|open| open.file.release());
             rt::join_all(released.collect()).await;
         }
+        // The tasks of this thread that execute them would end with it, and others wait for them.
+        if let Err(error) = self.shared.client.finish_asynchronous_changes().await {
+            tracing::debug!(%error, "an asynchronous create failed when the mount ended");
+        }
     }
 
     /// Returns the number of requests that wait for locks.

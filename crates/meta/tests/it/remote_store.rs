@@ -51,7 +51,7 @@ fn entry_key(dir: InodeId, name: &str) -> Vec<u8> {
 
 /// Sets an attribute that is too large for the cache.
 fn set_xattr(ino: InodeId, fill: u8) -> MetaOp {
-    let value = vec![fill; 20_000].into();
+    let value = vec![fill; 30_000].into();
     MetaOp::SetXattr { ino, name: bytes("user.large"), value, mode: wire::XattrMode::Any, kill_sgid: false }
 }
 

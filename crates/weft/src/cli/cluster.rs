@@ -615,7 +615,7 @@ pub struct MountArgs {
     /// The metadata service has a new file before the application gets it, and has removed a file
     /// before the application continues. Without this, the client may delay a create for up to 25
     /// ms, under a delegation of the directory; closing or syncing the file waits for it.
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub wsync: bool,
     /// Use TCP instead of shared memory to servers on this machine
     #[arg(long)]

@@ -298,6 +298,12 @@ impl SessionFailover {
         }
     }
 
+    /// [`Client::finish_asynchronous_changes`] of the current session. Those of ended sessions have
+    /// failed.
+    pub async fn finish_asynchronous_changes(&self) -> Result<()> {
+        self.current().finish_asynchronous_changes().await
+    }
+
     /// Ends the last session cleanly.
     pub async fn shutdown(&self) -> Result<()> {
         self.closing.store(true, Ordering::Release);
