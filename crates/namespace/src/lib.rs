@@ -44,7 +44,7 @@
 //!     seed: 3,
 //!     map: &types::ClusterMap::default(),
 //! };
-//! let state = State(format(&env).into_iter().filter_map(|(key, value)| Some((key, value?))).collect());
+//! let state = State(format(&env, &types::StripePattern::default()).into_iter().filter_map(|(key, value)| Some((key, value?))).collect());
 //! let applied = apply(&env, &state, &wire::MetaOp::Getattr { ino: types::InodeId::ROOT });
 //! assert!(matches!(applied.unwrap().reply, wire::MetaReply::Attr(attr) if attr.nlink == 2));
 //! ```

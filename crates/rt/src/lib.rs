@@ -30,10 +30,10 @@ mod buf;
 mod clock;
 mod context;
 mod core_ring;
+mod descriptors;
 mod disk;
 mod driver;
 mod executor;
-mod inherited_descriptors;
 mod io_uring_support;
 mod join;
 mod local;
@@ -60,13 +60,13 @@ pub use buf::{IO_ALIGNMENT, IoBuf};
 pub use clock::{
     draw_hash_keys, is_clock_synchronized, monotonic_ns, now, random_u64, secret_bytes, secret_u64,
 };
+pub use descriptors::{close, keep_descriptors_from_children};
 pub use disk::{
     Fallocate, File, FileStat, MAX_ATTRIBUTE_BYTES, OpenOptions, PathGuard, UnallocatedRanges,
     create_dir_all, file_system_id, file_system_space, read_dir, remove_dir, remove_file, rename, sync_dir,
     sync_filesystem, unsynced_data_verifier, unsynced_data_verifier_of_machine,
 };
 pub use executor::block_on;
-pub use inherited_descriptors::keep_descriptors_from_children;
 pub use io_uring_support::{IoUringSupport, io_uring_support};
 pub use join::{join_all, spawn, yield_now};
 pub use local::{local, process_wide};

@@ -16,7 +16,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Statx, mkdirat, mknodat, 
 use rustix::io::Errno;
 use std::ffi::{CStr, CString};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -185,7 +185,8 @@ impl Copying<'_> {
             metadata::keep(found, source.as_fd(), target.as_fd(), to.inherits_acl)?;
         }
         let copy = id(&attributes_of(target.as_fd())?);
-        close(target)?;
+        // A file system may report only now that it can't store the content.
+        rt::close(target).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
         Ok(copy)
     }
 
@@ -239,16 +240,6 @@ impl Copying<'_> {
             rustix::fs::fchmod(&target.fd, Mode::from_raw_mode(mode & 0o7777 & !lacking))?;
         }
         Ok(())
-    }
-}
-
-/// Closes a file. A file system may report only now that it can't store the content.
-#[allow(unsafe_code)]
-fn close(file: OwnedFd) -> Result<(), Errno> {
-    // SAFETY: nothing else closes the descriptor, since its owner has given it up.
-    match unsafe { libc::close(file.into_raw_fd()) } {
-        0 => Ok(()),
-        _ => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
     }
 }
 

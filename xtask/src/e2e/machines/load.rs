@@ -51,7 +51,10 @@ pub fn under_watched_load(
         Ok(outcome)
     };
     run().map_err(|failure| match failure {
-        Failure::Failed(message) => Failure::Failed(format!("{name}: {message}\n    {}", cluster.log())),
+        Failure::Failed(message) => {
+            let unmounted = cluster.unmounted_clients();
+            Failure::Failed(format!("{name}: {unmounted}{message}\n    {}", cluster.log()))
+        }
         skipped => skipped,
     })
 }

@@ -407,6 +407,14 @@ impl Cluster {
         all.map(Service::last_lines).collect::<Vec<_>>().join("\n    ---\n    ")
     }
 
+    /// Returns a sentence about each client whose mount is gone: applications continue in the empty
+    /// folder below it then, which explains all of their failures.
+    pub fn unmounted_clients(&self) -> String {
+        let gone = (0..self.clients.len()).map(|client| self.mount(client));
+        let gone = gone.filter(|mount| mounts::find(mount).is_none());
+        gone.map(|mount| format!("{} isn't mounted any more; ", mount.display())).collect()
+    }
+
     /// Stops everything as an administrator does; fails if a process doesn't end cleanly.
     pub fn stop(mut self) -> TestResult {
         for (index, mut client) in std::mem::take(&mut self.clients).into_iter().enumerate() {

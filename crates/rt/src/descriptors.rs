@@ -1,6 +1,7 @@
-//! Descriptors that a process has inherited from the one that started it.
+//! File descriptors of this process.
 
 use std::io;
+use std::os::fd::{IntoRawFd, OwnedFd};
 
 /// The first descriptor that isn't standard input, output or error.
 const FIRST: libc::c_uint = 3;
@@ -16,6 +17,19 @@ pub fn keep_descriptors_from_children() -> io::Result<()> {
     let result =
         unsafe { libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Closes a file of a program that works with blocking system calls.
+///
+/// # Errors
+/// What a file system reports only now: it can't store what was written. The file is closed
+/// nevertheless.
+pub fn close(file: OwnedFd) -> io::Result<()> {
+    // SAFETY: nothing else closes the descriptor, since its owner has given it up.
+    match unsafe { libc::close(file.into_raw_fd()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 #[cfg(test)]
