@@ -33,11 +33,13 @@ pub(crate) struct LeaseExpiry {
 
 impl Session {
     /// Records that a service has answered a request that was sent at `sent_ns`, and that the
-    /// answer has been processed.
+    /// answer has been processed. The leases are suspended until the answer to a request that was
+    /// sent recently: an old one, which a process finds when it runs again after it was stopped,
+    /// doesn't show that the service still knows the session.
     pub(super) fn note_answer(&self, service: &Service, sent_ns: u64) {
         service.answered_ns.fetch_max(sent_ns, Ordering::AcqRel);
         service.end_refusal();
-        if self.leases.set_suspended(service.node, false) {
+        if !is_outdated(sent_ns) && self.leases.set_suspended(service.node, false) {
             tracing::info!(node = %service.node, "the metadata service is reachable again");
             self.wake_suspended();
         }
@@ -102,6 +104,10 @@ impl Session {
 }
 
 fn has_expired(service: &Service) -> bool {
-    let answered_ns = service.answered_ns.load(Ordering::Acquire);
-    service.is_registered() && rt::monotonic_ns().saturating_sub(answered_ns) > EXPIRY_AFTER.as_nanos() as u64
+    service.is_registered() && is_outdated(service.answered_ns.load(Ordering::Acquire))
+}
+
+/// Whether leases have expired if the last answered request was sent then.
+fn is_outdated(sent_ns: u64) -> bool {
+    rt::monotonic_ns().saturating_sub(sent_ns) > EXPIRY_AFTER.as_nanos() as u64
 }

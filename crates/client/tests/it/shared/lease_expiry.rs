@@ -64,6 +64,32 @@ fn an_expired_lease_serves_nothing_from_cache() {
     });
 }
 
+/// As for a process that was stopped: the first thing that it finds is an answer from before.
+#[test]
+fn an_old_answer_does_not_extend_leases() {
+    with_cluster(|cluster| async move {
+        let (lonely, way) = cluster.client_with_cuttable_meta().await;
+        let other = cluster.client().await;
+        let file = other.create_file("f").await;
+        other.fill(&file, 0, 10, b'x').await;
+        let open = lonely.open_named("f", RDONLY).await;
+        assert_eq!(lonely.read_all(&open).await, [b'x'; 10]);
+        way.cut();
+        // Until the service has answered the request for recalls, without any.
+        rt::sleep(Duration::from_secs(14)).await;
+        let read = Rc::new(RefCell::new(None));
+        let (client, told) = (lonely.clone(), read.clone());
+        rt::spawn(async move { *told.borrow_mut() = Some(client.try_read_all(&open).await) });
+        other.fill(&file, 0, 10, b'y').await;
+        way.restore();
+        while read.borrow().is_none() {
+            rt::sleep(Duration::from_millis(10)).await;
+        }
+        let read = read.borrow_mut().take();
+        assert_eq!(read.map(|read| read.unwrap_err().errno), Some(Errno::ESTALE));
+    });
+}
+
 /// Many pages wait for the service while an application reads a set of files; the caches of all
 /// other files are dropped in time.
 #[test]
