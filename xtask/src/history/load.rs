@@ -69,6 +69,8 @@ pub struct Outcome {
     pub first_errors: Vec<String>,
     /// Threads whose last call never returned.
     pub stuck: u64,
+    /// Reads of a log that found zeros, and were right when repeated.
+    pub zero_reads: u64,
 }
 
 /// Maximum number of errors reported individually.
@@ -77,9 +79,15 @@ const MAX_REPORTED_ERRORS: usize = 12;
 impl Outcome {
     /// Formats the outcome as one line.
     pub fn to_json(&self) -> String {
-        let Outcome { calls, errors, first_errors, stuck } = self;
-        serde_json::json!({"calls": calls, "errors": errors, "first_errors": first_errors, "stuck": stuck})
-            .to_string()
+        let Outcome { calls, errors, first_errors, stuck, zero_reads } = self;
+        serde_json::json!({
+            "calls": calls,
+            "errors": errors,
+            "first_errors": first_errors,
+            "stuck": stuck,
+            "zero_reads": zero_reads,
+        })
+        .to_string()
     }
 
     /// Parses such a line.
@@ -95,6 +103,7 @@ impl Outcome {
                 .map(|text| text.as_str().map(str::to_string))
                 .collect::<Option<_>>()?,
             stuck: json["stuck"].as_u64()?,
+            zero_reads: json["zero_reads"].as_u64()?,
         })
     }
 }
@@ -108,6 +117,7 @@ struct Shared {
     /// Source of unique values; small, so that they are readable.
     unique: AtomicU64,
     calls: AtomicU64,
+    zero_reads: AtomicU64,
     errors: Mutex<Errors>,
     /// Whether the load may stop: standard input has ended, or isn't used.
     may_stop: AtomicBool,
@@ -161,6 +171,7 @@ pub fn run(options: &LoadOptions) -> Result<Outcome, String> {
         stop: AtomicBool::new(false),
         unique: AtomicU64::new(0),
         calls: AtomicU64::new(0),
+        zero_reads: AtomicU64::new(0),
         errors: Mutex::default(),
         may_stop: AtomicBool::new(!options.until_told),
     });
@@ -196,6 +207,7 @@ pub fn run(options: &LoadOptions) -> Result<Outcome, String> {
         errors: errors.counts,
         first_errors: errors.first,
         stuck: stuck.len() as u64,
+        zero_reads: shared.zero_reads.load(SeqCst),
     })
 }
 
@@ -349,6 +361,7 @@ impl Caller {
         let outcome = worker.perform(task, unique);
         let returned = shared.now_ns();
         shared.calls.fetch_add(1, SeqCst);
+        shared.zero_reads.fetch_add(worker.take_zero_reads(), SeqCst);
         match outcome {
             Ok(event) => shared.sink.add(&record(called, Some(returned), event))?,
             Err(error) if !is_uncertain(&error) => {

@@ -51,7 +51,7 @@ fn two_directories_are_not_one() {
 fn an_outcome_survives_the_pipe() {
     let errors = [("Input/output error (os error 5)".to_string(), 3)].into();
     let first_errors = vec!["12:00:00 UTC, \"mount\" 1".to_string()];
-    let outcome = Outcome { calls: 7, errors, first_errors, stuck: 1 };
+    let outcome = Outcome { calls: 7, errors, first_errors, stuck: 1, zero_reads: 2 };
     assert_eq!(Outcome::parse(&outcome.to_json()), Some(outcome));
     assert_eq!(Outcome::parse("no json"), None);
 }

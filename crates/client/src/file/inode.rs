@@ -199,6 +199,15 @@ struct InodeNode {
 }
 
 impl InodeNode {
+    /// Session failover: files that were being changed a moment ago are still being changed.
+    fn note_recent_changes_of(&mut self, old: &InodeNode) {
+        let open_ns = |stamp: fn(&OpenInode) -> &AtomicU64| {
+            old.open.as_deref().map_or(0, |open| stamp(open).load(Ordering::Relaxed))
+        };
+        self.recalled_ns = old.recalled_ns.max(open_ns(|open| &open.recalled_ns));
+        self.changed_ns = old.changed_ns.max(open_ns(|open| &open.changed_ns));
+    }
+
     /// Drops the content if it is unused and nothing of it is left to report. Unsynced changes are
     /// remembered.
     fn drop_unless_used(&mut self) {
@@ -357,6 +366,7 @@ impl InodeTable {
                 let successor_node = shard.entry(ino).or_default();
                 successor_node.references += std::mem::take(&mut node.references);
                 successor_node.directory = node.directory.take();
+                successor_node.note_recent_changes_of(node);
             }
             shard.retain(|_, node| node.users > 0 || node.open.is_some());
         }

@@ -4,7 +4,7 @@ use super::cluster::{
     Application, CHUNK, Cluster, RDONLY, RDWR, ROOT, run_lengths, with_cluster, with_cluster_of_seed,
 };
 use super::kernel_caches::Kernel;
-use client::{Cancel, File, Invalidate, ReadOptions, SessionFailover, WriteOptions};
+use client::{Caching, Cancel, File, Invalidate, ReadOptions, SessionFailover, WriteOptions};
 use rt::IoBuf;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -318,6 +318,30 @@ fn kernel_references_survive_a_failover() {
         for target in 1..=3 {
             assert!(!cluster.chunk_files(target).await.iter().any(|name| name.owner() == ino));
         }
+    });
+}
+
+/// See `a_file_that_is_being_changed_is_read_past_the_page_cache`.
+#[test]
+fn a_successor_session_knows_which_files_are_being_changed() {
+    with_cluster(|cluster| async move {
+        let (mount, _) = cluster.mount().await;
+        let other = cluster.client().await;
+        let writer = other.create_file("log").await;
+        rt::sleep(Duration::from_millis(500)).await;
+        let found = mount.lookup(ROOT, InodeId::ROOT, b"log").await.unwrap();
+        let reader = mount.open(ROOT, found.ino, RDONLY).await.unwrap();
+        assert_eq!(reader.caching(), Caching::Cached);
+        other.append(&writer, b"x").await;
+        reader.release().await;
+        rt::sleep(Duration::from_millis(300)).await;
+        cluster.replace_session(&mount).await;
+        let reader = mount.open(ROOT, found.ino, RDONLY).await.unwrap();
+        assert_eq!(reader.caching(), Caching::Direct, "another mount changes it");
+        reader.release().await;
+        rt::sleep(Duration::from_secs(2)).await;
+        let reader = mount.open(ROOT, found.ino, RDONLY).await.unwrap();
+        assert_eq!(reader.caching(), Caching::Cached);
     });
 }
 
