@@ -168,7 +168,6 @@ impl HostsCluster {
         for target in self.targets_of(index) {
             let opened = Store::open(&directory(target), &identity(target), Options::default()).await;
             let (store, _report) = opened.map_err(store_error)?;
-            rt::spawn(store.clone().background());
             stores.push(store);
         }
         let service = Arc::new(StorageService::under_lease(Arc::new(ServingLease::forever())));
@@ -184,6 +183,8 @@ impl HostsCluster {
         let opened = stores.iter().map(|store| async {
             self.await_reconciliation(store).await;
             service.open_to_clients(store.target());
+            // Only now: until then, another crash must find the notes of what was dirty.
+            store.clone().background().await;
         });
         rt::join_all(opened.collect()).await;
         std::future::pending().await
