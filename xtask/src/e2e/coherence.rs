@@ -32,8 +32,8 @@ const GRACE_SECONDS: u64 = 90;
 /// occurs.
 pub const MIN_CALLS: u64 = 1500;
 
-/// Calls per read of a log's end that the kernel takes for zeros; see `Worker::read_log`. On busy
-/// machines there has been one in 80,000.
+/// Calls for which one read of a log may find zeros at first; see `Worker::read_log`. A busy machine
+/// has had one in 80,000.
 const CALLS_PER_ZERO_READ: u64 = 20_000;
 
 /// Additional time for reading everything again and writing the history.
@@ -127,7 +127,10 @@ impl Load {
             .ok_or_else(|| Failure::Failed(format!("the load ended with {status} and said {said:?}")))?;
         let report = judge(&history::read(&self.out)?, limits);
         let max_zero_reads = 1 + outcome.calls / CALLS_PER_ZERO_READ;
-        ensure!(outcome.zero_reads <= max_zero_reads, "zeros at the end of a log: {outcome:?}");
+        ensure!(
+            outcome.zero_reads <= max_zero_reads,
+            "more than {max_zero_reads} reads of a log found zeros at first: {outcome:?}"
+        );
         Ok((outcome, report))
     }
 }

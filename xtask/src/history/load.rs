@@ -69,7 +69,7 @@ pub struct Outcome {
     pub first_errors: Vec<String>,
     /// Threads whose last call never returned.
     pub stuck: u64,
-    /// Reads of a log that found zeros, and were right when repeated.
+    /// Number of reads of a log that found zeros and were repeated.
     pub zero_reads: u64,
 }
 

@@ -178,7 +178,7 @@ impl Worker {
         self.open.clear();
     }
 
-    /// Number of reads of a log since the last call that found zeros, and had to be repeated.
+    /// Returns the number of reads of a log since the last call that found zeros and were repeated.
     pub fn take_zero_reads(&mut self) -> u64 {
         mem::take(&mut self.zero_reads)
     }
