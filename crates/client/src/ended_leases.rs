@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use types::{HashSet, InodeId};
-use wire::{AsyncCreate, AsyncRemoval, LeaseMode, MetaOp, ReportedSize};
+use wire::{AsyncChange, AsyncCreate, LeaseMode, MetaOp, ReportedSize, SlotSequence};
 
 /// How long unused inodes are collected before their leases are released.
 const RELEASE_DELAY: Duration = Duration::from_millis(200);
@@ -57,10 +57,21 @@ impl NotDropped {
 }
 
 impl LeaseHolder for Client {
-    fn commit_creates_before<'a>(&'a self, op: &'a MetaOp) -> LocalFuture<'a, ()> {
+    fn finish_before<'a>(
+        &'a self,
+        op: &'a MetaOp,
+        slot_sequence: Option<SlotSequence>,
+    ) -> LocalFuture<'a, ()> {
         Box::pin(async move {
-            self.names.async_creates.commit_before(op, &self.inodes).await;
-            self.names.removals.wait_before(op).await;
+            // An asynchronous change depends on no pending create.
+            let is_async = self.names.changes.is_own(slot_sequence);
+            if !is_async {
+                self.names.async_creates.commit_before(op, &self.inodes).await;
+            }
+            self.names.changes.wait_before(op, slot_sequence).await;
+            if !is_async {
+                self.inodes.forget_created_attrs(op);
+            }
         })
     }
 
@@ -151,8 +162,8 @@ impl LeaseHolder for Client {
         self.inodes.take_sizes_to_report()
     }
 
-    fn pending_removals(&self, concerned: Concerned<'_>) -> Vec<AsyncRemoval> {
-        self.names.removals.pending_in(concerned)
+    fn pending_changes(&self, concerned: Concerned<'_>) -> Vec<AsyncChange> {
+        self.names.changes.pending_in(concerned)
     }
 
     fn seal_creates(&self, concerned: Concerned<'_>) -> Vec<AsyncCreate> {

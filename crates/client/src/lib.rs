@@ -125,7 +125,7 @@ impl Client {
             });
             let inodes = Arc::new(match only_session {
                 true => InodeTable::for_only_session(),
-                false => InodeTable::default(),
+                false => InodeTable::with_changes(names.changes.clone()),
             });
             let files = Files::new(FilesOptions {
                 session: session.clone(),
@@ -211,14 +211,14 @@ impl Client {
         }
     }
 
-    /// Waits until all asynchronous creates and removals are executed. A thread that has begun some
+    /// Waits until all asynchronous creates and changes are executed. A thread that has begun some
     /// calls this before it ends, since their tasks end with it.
     ///
     /// # Errors
     /// Why the service has refused a file.
     pub async fn finish_asynchronous_changes(&self) -> Result<()> {
         let committed = self.names.async_creates.commit_all().await;
-        self.names.removals.wait_for_all().await;
+        self.names.changes.wait_for_all().await;
         committed
     }
 

@@ -100,18 +100,15 @@ pub struct AsyncCreate {
     pub file: PendingFile,
 }
 
-/// An asynchronous removal: a file of which an application knows that it has removed the only name,
-/// before the service has.
+/// An asynchronous change: one that an application relies on before the service has executed it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct AsyncRemoval {
+pub struct AsyncChange {
     /// The user.
     pub credentials: Credentials,
-    /// Directory of the name.
-    pub parent: InodeId,
-    /// The name.
-    pub name: Bytes,
-    /// The file. Another one that has the name by now stays.
-    pub ino: InodeId,
+    /// The same as in the session's own request with this change, so that it is executed once.
+    pub slot_sequence: SlotSequence,
+    /// `Setattr`, `Unlink` or `Rename`; messages can't contain others.
+    pub op: MetaOp,
 }
 
 /// The most orphans of one [`MetaOp::Reclaim`].
@@ -283,7 +280,7 @@ pub enum MetaOp {
     /// has files open, as far as `ReclaimOpens` hasn't reported them. The session requests recalls
     /// from 0 on. Sessions that didn't register get no leases. For partitions that the service took
     /// over from another one the session must report the same by `Follow`. The service commits the
-    /// `pending_creates` and `pending_removals` before it admits other clients: applications rely on
+    /// `pending_creates` and `pending_changes` before it admits other clients: applications rely on
     /// these.
     /// `reporting_process`: the process of the service that received the session's reports
     /// (`Process`), 0 if none did. A process that was started since refuses (`EAGAIN`): it has no
@@ -291,7 +288,7 @@ pub enum MetaOp {
     Register {
         in_use: Vec<InodeId>,
         pending_creates: Vec<AsyncCreate>,
-        pending_removals: Vec<AsyncRemoval>,
+        pending_changes: Vec<AsyncChange>,
         reporting_process: u64,
     },
     /// The session follows partitions to this service from the former owner, as the service
@@ -300,13 +297,13 @@ pub enum MetaOp {
     /// service drops its record of the session's leases and uses there, and runs size recovery for
     /// what the session wrote and didn't report. It reads again the answers that the former owner
     /// gave the session, so that a retransmitted change isn't executed twice. `PartitionNotServed`
-    /// if the service doesn't own one of them (any more). `pending_creates`, `pending_removals` and
+    /// if the service doesn't own one of them (any more). `pending_creates`, `pending_changes` and
     /// `reporting_process`: as with `Register`.
     Follow {
         partitions: Vec<PartitionId>,
         in_use: Vec<InodeId>,
         pending_creates: Vec<AsyncCreate>,
-        pending_removals: Vec<AsyncRemoval>,
+        pending_changes: Vec<AsyncChange>,
         reporting_process: u64,
     },
     /// Waits for recalls with numbers above `after`, for some seconds at most: `Recalls`, possibly

@@ -200,6 +200,15 @@ impl AsyncCreates {
         });
     }
 
+    /// Stops relying on the delegation of a directory for a while: the service has refused what it
+    /// permits.
+    pub(super) fn end_delegation(&self, dir: InodeId) {
+        if let Some(directory) = self.shard(dir).get_mut(&dir) {
+            directory.delegation = None;
+            directory.backoff.begin();
+        }
+    }
+
     /// Permits asynchronous creates from now on.
     pub(crate) fn begin_use(&self) {
         self.has_been_granted.store(true, Ordering::Release);
@@ -323,8 +332,8 @@ impl AsyncCreates {
         Some(NewInode { needs_refill: refill, ..new_inode })
     }
 
-    /// Returns the stamp of a directory delegation, if the user may surely remove names there.
-    pub(super) fn removal_stamp(
+    /// Returns the stamp of a directory delegation, if the user may surely change names there.
+    pub(super) fn permits_changes(
         &self,
         leases: &Leases,
         dir: InodeId,
@@ -333,6 +342,13 @@ impl AsyncCreates {
         let mut shard = self.shard(dir);
         let delegation = shard.get_mut(&dir)?.held_delegation(leases, dir)?;
         delegation.preallocation.permits(who).then_some(delegation.stamp)
+    }
+
+    /// Takes a name that the service has reported as free. Returns false if it hasn't.
+    pub(super) fn take_free(&self, leases: &Leases, dir: InodeId, name: &[u8]) -> bool {
+        let mut shard = self.shard(dir);
+        let delegation = shard.get_mut(&dir).and_then(|directory| directory.held_delegation(leases, dir));
+        delegation.is_some_and(|delegation| delegation.free.remove(name))
     }
 
     /// Whether the limits allow another asynchronous create.
@@ -609,6 +625,7 @@ impl Client {
                 format!("inode {} was created instead of inode {ino}", attr.ino),
             ));
         }
+        self.inodes.note_created_attr(answer.stamp, &attr);
         let Some(inode) = self.inodes.open(ino) else { return Ok(()) };
         let lease = self.session.leases.lease_covering(answer.stamp, ino);
         {
@@ -628,6 +645,7 @@ impl Client {
         let failure = outcome.as_ref().err().cloned();
         self.names.prefixes.record_outcome(&create.possible_name, &outcome);
         create.finish(outcome);
+        self.inodes.note_directory_change();
         let Some(inode) = self.names.async_creates.remove(create) else { return };
         match failure {
             // Applications that use the file get the error. All names of the directory are dropped

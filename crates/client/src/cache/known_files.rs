@@ -62,8 +62,12 @@ impl KnownFiles {
             MetaOp::Unlink { parent, name, .. } | MetaOp::Rmdir { parent, name } => {
                 self.forget(leases, *parent, name);
             }
+            MetaOp::Rename { parent, name, new_parent, new_name, .. } => {
+                self.forget(leases, *parent, name);
+                self.forget(leases, *new_parent, new_name);
+            }
             // The inode may be known by a name in any directory.
-            MetaOp::Link { .. } | MetaOp::Rename { .. } => self.forget_all(leases),
+            MetaOp::Link { .. } => self.forget_all(leases),
             MetaOp::Setattr { set, .. } if set.flags.is_some() => self.forget_all(leases),
             _ => {}
         }

@@ -7,7 +7,7 @@
 //!   and files that the service has yet to get;
 //! - [`DirectoryAttributes`]: attributes of directories that this session has changed;
 //! - [`KnownFiles`]: names of files that have no other name;
-//! - [`AsyncRemovals`]: files that the service has yet to remove.
+//! - [`AsyncChanges`]: changes that the service has yet to execute.
 //!
 //! Every request passes [`RequestObserver::prepare_request`] and
 //! [`RequestObserver::record_request`] before it is sent, and [`RequestObserver::record_answer`]
@@ -16,11 +16,11 @@
 //! what was known under it at once.
 
 use crate::cache::async_create::AsyncCreates;
-use crate::cache::async_remove::AsyncRemovals;
 use crate::cache::complete_directories::CompleteDirectories;
 use crate::cache::creates_in_flight::{CreateInFlight, CreatesInFlight};
 use crate::cache::directory_attributes::DirectoryAttributes;
 use crate::cache::known_files::KnownFiles;
+use crate::cache::pending_changes::{AsyncChanges, PendingChange};
 use crate::cache::prefix_delegation::PrefixDelegations;
 use crate::session::lease_holder::{PossibleName, RequestObserver};
 use crate::session::leases::{Answer, Leases, RequestStamp};
@@ -36,7 +36,7 @@ pub(crate) struct Names {
     pub(crate) async_creates: Arc<AsyncCreates>,
     pub(super) creates: CreatesInFlight,
     pub(super) files: KnownFiles,
-    pub(crate) removals: AsyncRemovals,
+    pub(crate) changes: Arc<AsyncChanges>,
     directories: DirectoryAttributes,
 }
 
@@ -91,16 +91,22 @@ impl Names {
         }
     }
 
-    /// Whether a directory has asynchronous creates or removals that aren't finished.
+    /// Whether a directory has asynchronous creates or changes that aren't finished.
     pub(crate) fn has_pending_in(&self, dir: InodeId) -> bool {
-        self.async_creates.has_pending_in(dir) || self.removals.has_pending_in(dir)
+        self.async_creates.has_pending_in(dir) || self.changes.has_pending_about(dir)
     }
 
-    /// Waits until all asynchronous creates and removals in a directory are finished, and the
-    /// removal of an inode.
+    /// Records the outcome of an asynchronous change.
+    pub(super) fn record_change_outcome(&self, change: &PendingChange, outcome: &Result<()>) {
+        if let Some(possible_name) = &change.possible_name {
+            self.prefixes.record_outcome(possible_name, outcome);
+        }
+    }
+
+    /// Waits until all asynchronous creates and changes in a directory, or of a file, are finished.
     pub(crate) async fn finish_about(&self, ino: InodeId) {
         self.async_creates.commit_in(ino).await;
-        self.removals.wait_about(ino).await;
+        self.changes.wait_about(ino).await;
     }
 
     /// Begins a create in a directory. `release` gets the inodes that counted as open because of

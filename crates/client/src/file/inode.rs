@@ -4,6 +4,7 @@
 //! exists while its content is in use, and holds what reads and writes need without a request to
 //! the metadata service.
 
+use crate::cache::pending_changes::AsyncChanges;
 use crate::cache::pending_create::PendingCreate;
 use crate::file::access_time::Accesses;
 use crate::file::content::Content;
@@ -19,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use types::{Attr, FileKind, HashMap, InodeId, Layout};
-use wire::LeaseMode;
+use wire::{LeaseMode, MetaOp};
 
 /// Shards of the table; a power of two, many more than cores.
 const SHARDS: usize = 64;
@@ -147,6 +148,14 @@ impl OpenInode {
         }
     }
 
+    /// Records attributes that an application has set.
+    pub(crate) fn note_attributes_set(&self, attr: &Attr) {
+        let mut content = self.content.lock();
+        content.note_mode(attr.mode);
+        content.note_times(attr);
+        self.atime_quiet_until_ns.store(0, Ordering::Relaxed);
+    }
+
     /// Records a recent change that the service's attributes show, by any session.
     pub(crate) fn note_changes(&self, attr: &Attr) {
         if rt::now().as_nanos().abs_diff(attr.mtime.as_nanos()) < RECENT_CHANGE_NS {
@@ -185,6 +194,9 @@ struct InodeNode {
     /// The kernel may have pages from when it was open. They outlive the files through which they
     /// were read, and are dropped with the references.
     may_have_pages: bool,
+    /// Attributes of a file that this session has created, and the stamp of the answer that showed
+    /// them, until a request may change them.
+    created_attr: Option<Box<(RequestStamp, Attr)>>,
     /// When a lease on it was last recalled, on the monotonic clock; 0 for never.
     recalled_ns: u64,
     /// When its content was last known to have just changed; 0 for never.
@@ -236,6 +248,13 @@ pub(crate) enum InodeUse {
     Open,
 }
 
+/// Numbers of reports of all inodes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ReportCounts {
+    pub(crate) files: u64,
+    pub(crate) directories: u64,
+}
+
 /// All nodes of a session.
 pub(crate) struct InodeTable {
     shards: Vec<Mutex<HashMap<InodeId, InodeNode>>>,
@@ -245,6 +264,8 @@ pub(crate) struct InodeTable {
     is_only_session: bool,
     /// Recorded reads, for access times.
     pub(crate) accesses: Accesses,
+    /// Changes of attributes that the service has yet to execute.
+    changes: Arc<AsyncChanges>,
     /// Inodes that may be unused.
     idle: Mutex<Vec<InodeId>>,
     has_idle: rt::sync::Event,
@@ -253,6 +274,8 @@ pub(crate) struct InodeTable {
     has_unreported: rt::sync::Event,
     /// Number of reports of size and times, by shard.
     reports: [AtomicU64; SHARDS],
+    /// Number of asynchronous changes of names that have ended.
+    directory_changes: AtomicU64,
     /// Session failover: the successor session's table, which has the kernel's references of a
     /// shard from then on. Set under the shard's lock.
     successors: [OnceLock<Arc<InodeTable>>; SHARDS],
@@ -266,10 +289,12 @@ impl Default for InodeTable {
             has_reclaimable: rt::sync::Event::default(),
             is_only_session: false,
             accesses: Accesses::default(),
+            changes: Arc::default(),
             idle: Mutex::default(),
             has_idle: rt::sync::Event::default(),
             unreported: Mutex::default(),
             has_unreported: rt::sync::Event::default(),
+            directory_changes: AtomicU64::new(0),
             reports: std::array::from_fn(|_| AtomicU64::new(0)),
             successors: std::array::from_fn(|_| OnceLock::new()),
         }
@@ -277,6 +302,11 @@ impl Default for InodeTable {
 }
 
 impl InodeTable {
+    /// Creates the table of a session with these asynchronous changes.
+    pub(crate) fn with_changes(changes: Arc<AsyncChanges>) -> InodeTable {
+        InodeTable { changes, ..InodeTable::default() }
+    }
+
     /// Creates the table of the only session.
     pub(crate) fn for_only_session() -> InodeTable {
         InodeTable { is_only_session: true, ..InodeTable::default() }
@@ -351,6 +381,53 @@ impl InodeTable {
         self.shard(ino).get(&ino)?.flags
     }
 
+    /// Records the attributes of a file that this session has just created. They stay true under the
+    /// session's lease until a request changes them.
+    pub(crate) fn note_created_attr(&self, stamp: RequestStamp, attr: &Attr) {
+        if let Some(node) = self.shard(attr.ino).get_mut(&attr.ino) {
+            node.created_attr = Some(Box::new((stamp, *attr)));
+        }
+    }
+
+    /// Attributes of a file that this session has created, and the stamp since which they are true
+    /// as long as it has the `Write` lease.
+    pub(crate) fn created_attr(&self, ino: InodeId) -> Option<(RequestStamp, Attr)> {
+        self.shard(ino).get(&ino)?.created_attr.as_deref().copied()
+    }
+
+    /// Replaces these attributes; returns false if they aren't known any more.
+    pub(crate) fn replace_created_attr(&self, ino: InodeId, attr: Attr) -> bool {
+        let mut shard = self.shard(ino);
+        let known = shard.get_mut(&ino).and_then(|node| node.created_attr.as_deref_mut());
+        known.map(|known| known.1 = attr).is_some()
+    }
+
+    /// Drops these attributes.
+    pub(crate) fn forget_created_attr(&self, ino: InodeId) {
+        if let Some(node) = self.shard(ino).get_mut(&ino) {
+            node.created_attr = None;
+        }
+    }
+
+    /// Drops the attributes that a request may change; to be called before it is sent.
+    pub(crate) fn forget_created_attrs(&self, op: &MetaOp) {
+        match op {
+            MetaOp::Getattr { .. }
+            | MetaOp::GetXattr { .. }
+            | MetaOp::ListXattr { .. }
+            | MetaOp::MayOpen { .. }
+            | MetaOp::Describe { .. } => {}
+            MetaOp::NoteAccess { accesses } => {
+                accesses.iter().for_each(|access| self.forget_created_attr(access.ino));
+            }
+            // Requests about a directory have its number.
+            op => {
+                let spec = op.spec();
+                spec.home.iter().chain(&spec.other).for_each(|ino| self.forget_created_attr(*ino));
+            }
+        }
+    }
+
     fn successor_of(&self, ino: InodeId) -> Option<&Arc<InodeTable>> {
         self.successors[ino.0 as usize % SHARDS].get()
     }
@@ -400,7 +477,8 @@ impl InodeTable {
     /// Records that the inode lost its last name.
     pub(crate) fn unlinked(&self, ino: InodeId) {
         let mut shard = self.shard(ino);
-        shard.entry(ino).or_default().unlinked = true;
+        let node = shard.entry(ino).or_default();
+        (node.unlinked, node.created_attr) = (true, None);
         self.drop_unreferenced(shard, ino);
     }
 
@@ -613,8 +691,17 @@ impl InodeTable {
     }
 
     /// Number of reports of all files so far.
-    pub(crate) fn all_reports(&self) -> u64 {
-        self.reports.iter().map(|shard| shard.load(Ordering::Acquire)).sum()
+    pub(crate) fn all_reports(&self) -> ReportCounts {
+        ReportCounts {
+            files: self.reports.iter().map(|shard| shard.load(Ordering::Acquire)).sum(),
+            directories: self.directory_changes.load(Ordering::Acquire),
+        }
+    }
+
+    /// Records that an asynchronous change of names in a directory has ended: attributes of the
+    /// directory that were requested before are outdated.
+    pub(crate) fn note_directory_change(&self) {
+        self.directory_changes.fetch_add(1, Ordering::AcqRel);
     }
 
     /// The layout of a file whose chunks this session has changed since its last report of
@@ -627,7 +714,8 @@ impl InodeTable {
 
     /// Overlays state that only this session knows on attributes from the metadata service, except
     /// for [allocated blocks](InodeTable::unreported_chunks).
-    pub(crate) fn overlay(&self, mut attr: Attr) -> Attr {
+    pub(crate) fn overlay(&self, attr: Attr) -> Attr {
+        let mut attr = self.changes.overlay(attr);
         attr.atime = self.accesses.latest(attr.ino, attr.atime);
         if let Some(open) = self.open(attr.ino) {
             let content = open.content.lock();

@@ -128,9 +128,11 @@ impl Client {
     /// writes to the storage services.
     ///
     /// # Errors
-    /// The failure of these, once for each handle.
+    /// The failure of these, once for each handle. The cause, once, if an asynchronous change of
+    /// attributes has failed.
     pub async fn flush(&self, handle: &Arc<Handle>) -> Result<()> {
-        self.files.flush(handle).await
+        self.files.flush(handle).await?;
+        self.names.changes.report_failure(handle.ino())
     }
 
     /// Releases the last descriptor of a handle.
@@ -143,9 +145,12 @@ impl Client {
     /// # Errors
     /// `EIO`, once for each handle, if a power loss of storage services or of the metadata store
     /// has taken something that was written before. The cause, once for each handle, if a delayed
-    /// write could not be stored.
+    /// write could not be stored. The cause, once, if an asynchronous change of attributes has
+    /// failed.
     pub async fn fsync(&self, handle: &Arc<Handle>, data_only: bool) -> Result<()> {
-        self.files.fsync(handle, data_only).await
+        self.names.changes.wait_about(handle.ino()).await;
+        self.files.fsync(handle, data_only).await?;
+        self.names.changes.report_failure(handle.ino())
     }
 
     /// Syncs everything whose call had returned before.
@@ -157,10 +162,11 @@ impl Client {
     ///
     /// # Errors
     /// `EIO`, once, if the metadata store has lost power, and possibly some of these. The cause,
-    /// once, if an asynchronous removal in this directory has failed.
+    /// once, if an asynchronous change in this directory has failed.
     pub async fn fsyncdir(&self, ino: InodeId) -> Result<()> {
+        self.names.changes.wait_about(ino).await;
         self.files.fsyncdir(ino).await?;
-        self.names.removals.report_failure(ino)
+        self.names.changes.report_failure(ino)
     }
 
     /// Reserves, frees or zeroes a range. `mode` contains the flags of `fallocate(2)`.

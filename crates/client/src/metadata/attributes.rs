@@ -5,7 +5,7 @@ use crate::cache::names::Names;
 use crate::entry;
 use crate::file::Files;
 use crate::file::chunk_files::lease_epoch::LeaseContext;
-use crate::file::inode::InodeTable;
+use crate::file::inode::{InodeTable, ReportCounts};
 use crate::session::Session;
 use crate::session::leases::{Answer, RequestStamp};
 use std::ops::Deref;
@@ -159,21 +159,27 @@ impl Attributes {
         let is_whole = self.inodes.unreported_chunks(attr.ino).is_none();
         self.inodes.note_flags(attr.ino, stamp, Some(&attr));
         self.inodes.note_directory(&attr);
+        let is_changing = attr.kind() == FileKind::Directory && self.names.has_pending_in(attr.ino);
         CachedAttr {
             attr,
             name_cacheable: self.session.leases.is_cacheable(stamp, parent),
-            cacheable: is_whole && self.session.leases.is_cacheable(stamp, attr.ino),
+            cacheable: is_whole && !is_changing && self.session.leases.is_cacheable(stamp, attr.ino),
         }
     }
 
     /// Returns the attributes of another answer, or current ones if a report may have intervened
-    /// between that answer and the overlay.
-    pub(super) async fn current(&self, reports: u64, known: CachedAttr) -> Result<CachedAttr> {
-        let stale = known.kind() == FileKind::Regular && self.inodes.all_reports() != reports;
-        if !stale {
-            return Ok(known);
+    /// between that answer and the overlay. Those of a directory are only marked as uncacheable.
+    pub(super) async fn current(&self, reports: ReportCounts, known: CachedAttr) -> Result<CachedAttr> {
+        let now = self.inodes.all_reports();
+        match known.kind() {
+            FileKind::Regular if now.files != reports.files => {
+                let now = self.getattr(known.ino).await?;
+                Ok(CachedAttr { name_cacheable: known.name_cacheable, ..now })
+            }
+            FileKind::Directory if now.directories != reports.directories => {
+                Ok(CachedAttr { cacheable: false, ..known })
+            }
+            _ => Ok(known),
         }
-        let now = self.getattr(known.ino).await?;
-        Ok(CachedAttr { name_cacheable: known.name_cacheable, ..now })
     }
 }

@@ -7,7 +7,6 @@ use crate::metadata::readdir::Listing;
 use crate::session::leases::{Answer, RequestStamp};
 use crate::{CachedAttr, Client, StatFs, entry, unexpected};
 use bytes::Bytes;
-use std::sync::atomic::Ordering;
 use types::{Attr, Credentials, Errno, FileKind, InodeId, Result, SetAttr};
 use wire::{MetaOp, MetaReply, RenameMode};
 
@@ -233,7 +232,7 @@ impl Client {
         let reports = self.inodes.all_reports();
         let op = MetaOp::Readdir { dir, cookie, limit, attributes, prefix: Bytes::new() };
         let answer = self.session.query_as(credentials, op).await?;
-        Listing::of(answer, dir, attributes, reports, (&self.inodes, &self.session))
+        Listing::of(answer, dir, attributes, reports, (&self.inodes, &self.names, &self.session))
     }
 
     /// Returns the space of all targets together, as management last measured it: management knows
@@ -267,6 +266,10 @@ impl Client {
         if let Some(known) = self.attributes.set_of_pending_create(credentials, ino, &set) {
             return Ok(known);
         }
+        self.names.changes.report_failure(ino)?;
+        if let Some(known) = self.delegations.set_async(credentials, ino, &set) {
+            return Ok(known);
+        }
         let open = self.inodes.open(ino);
         let reports = self.inodes.all_reports();
         if set.atime.is_some() {
@@ -285,10 +288,7 @@ impl Client {
         };
         let attr = entry(answer.reply)?;
         if let Some(open) = open {
-            let mut content = open.content.lock();
-            content.note_mode(attr.mode);
-            content.note_times(&attr);
-            open.atime_quiet_until_ns.store(0, Ordering::Relaxed);
+            open.note_attributes_set(&attr);
         }
         self.attributes
             .current(reports, self.attributes.known(answer.stamp, ino, self.inodes.overlay(attr)))
@@ -367,14 +367,13 @@ impl Client {
     /// Removes an entry that isn't a directory.
     ///
     /// # Errors
-    /// Also the cause of an earlier removal's failure in this directory, once: then this one hasn't
-    /// been tried.
+    /// Also the cause of an earlier asynchronous change's failure in this directory, once: then this
+    /// one hasn't been tried.
     pub async fn unlink(&self, credentials: Credentials, parent: InodeId, name: &[u8]) -> Result<()> {
-        self.names.removals.report_failure(parent)?;
+        self.names.changes.report_failure(parent)?;
         if self.delegations.remove_async(credentials, parent, name) {
             return Ok(());
         }
-        self.names.removals.wait_for_name(parent, name).await;
         let op = MetaOp::Unlink { parent, name: Bytes::copy_from_slice(name), ino: None };
         let attr = entry(self.session.change_as(credentials, op).await?.reply)?;
         self.inodes.note_links(&attr);
@@ -400,6 +399,12 @@ impl Client {
         new_name: &[u8],
         mode: RenameMode,
     ) -> Result<()> {
+        self.names.changes.report_failure(parent)?;
+        if (mode, parent) == (RenameMode::Replace, new_parent)
+            && self.delegations.rename_async(credentials, parent, (name, new_name))
+        {
+            return Ok(());
+        }
         let (name, new_name) = (Bytes::copy_from_slice(name), Bytes::copy_from_slice(new_name));
         let op = MetaOp::Rename { parent, name, new_parent, new_name, mode };
         match self.session.change_as(credentials, op).await?.reply {

@@ -1,10 +1,11 @@
 //! Directory listings.
 
-use crate::file::inode::InodeTable;
+use crate::cache::names::Names;
+use crate::file::inode::{InodeTable, ReportCounts};
 use crate::session::Session;
 use crate::session::leases::{Answer, RequestStamp};
 use crate::unexpected;
-use types::{InodeId, Result, SessionId};
+use types::{FileKind, InodeId, Result, SessionId};
 use wire::{DirEntry, MetaReply};
 
 /// A page of a directory.
@@ -43,8 +44,8 @@ impl Listing {
         answer: Answer,
         dir: InodeId,
         attributes: bool,
-        reports: u64,
-        (inodes, session): (&InodeTable, &Session),
+        reports: ReportCounts,
+        (inodes, names, session): (&InodeTable, &Names, &Session),
     ) -> Result<Listing> {
         let (stamp, leases) = (answer.stamp, &session.leases);
         match answer.reply {
@@ -54,14 +55,18 @@ impl Listing {
                 for entry in &mut entries {
                     entry.attr = entry.attr.map(|attr| inodes.overlay(attr));
                 }
-                if inodes.all_reports() != reports {
+                let now = inodes.all_reports();
+                for entry in &mut entries {
                     // A report may have intervened between answer and overlay: the kernel requests
                     // the attributes that it needs.
-                    entries.iter_mut().for_each(|entry| entry.attr = None);
+                    entry.attr = entry.attr.filter(|attr| match attr.kind() {
+                        FileKind::Directory => now.directories == reports.directories,
+                        _ => now.files == reports.files,
+                    });
                 }
                 let keeps = |entry: &DirEntry| {
                     let is_whole = inodes.unreported_chunks(entry.ino).is_none();
-                    is_whole && leases.is_cacheable(stamp, entry.ino)
+                    is_whole && !names.has_pending_in(entry.ino) && leases.is_cacheable(stamp, entry.ino)
                 };
                 let trusted_attributes =
                     if attributes { entries.iter().map(keeps).collect() } else { Vec::new() };

@@ -7,7 +7,7 @@ use crate::session::leases::{Answer, Leases, RecallTerms, RequestStamp};
 use std::future::Future;
 use std::pin::Pin;
 use types::{InodeId, Result};
-use wire::{AsyncCreate, AsyncRemoval, MetaOp, MetaResponse, ReportedSize};
+use wire::{AsyncChange, AsyncCreate, MetaOp, MetaResponse, ReportedSize, SlotSequence};
 
 /// A future of this thread.
 pub(crate) type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
@@ -28,8 +28,13 @@ pub(crate) struct GivenBack {
 
 /// Uses what leases cover, and gives it up at the session's request.
 pub(crate) trait LeaseHolder: Send + Sync {
-    /// Finishes the asynchronous creates that a request could miss, before it is sent.
-    fn commit_creates_before<'a>(&'a self, op: &'a MetaOp) -> LocalFuture<'a, ()>;
+    /// Finishes the asynchronous creates and changes that a request could miss or must come after,
+    /// before it is sent. `slot_sequence`: the number of the request, if it has one.
+    fn finish_before<'a>(
+        &'a self,
+        op: &'a MetaOp,
+        slot_sequence: Option<SlotSequence>,
+    ) -> LocalFuture<'a, ()>;
 
     /// Handles a recall up to its acknowledgement: reports what only this session knows, and drops
     /// what the lease doesn't cover any more.
@@ -60,9 +65,9 @@ pub(crate) trait LeaseHolder: Send + Sync {
     /// service that must execute them before it serves other sessions.
     fn seal_creates(&self, concerned: Concerned<'_>) -> Vec<AsyncCreate>;
 
-    /// Returns the removals in flight in the directories that are `concerned`, for a service that
-    /// must execute them before it serves other sessions.
-    fn pending_removals(&self, concerned: Concerned<'_>) -> Vec<AsyncRemoval>;
+    /// Returns the asynchronous changes in flight of the inodes that are `concerned`, for a service
+    /// that must execute them before it serves other sessions.
+    fn pending_changes(&self, concerned: Concerned<'_>) -> Vec<AsyncChange>;
 }
 
 /// Identifies a name that may be added by a request whose outcome isn't known yet.

@@ -33,7 +33,7 @@ use recall::Recalls;
 use routing::MetaChannels;
 use rt::sync::Event;
 use services::{Service, Services};
-use slots::SlotTable;
+use slots::{SlotInUse, SlotTable};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -67,7 +67,7 @@ pub(crate) struct Session {
     kernel: Arc<KernelCaches>,
     services: Services,
     /// Session slots for changes of the name space.
-    slots: SlotTable,
+    slots: Arc<SlotTable>,
     pub(crate) leases: Leases,
     /// Capabilities that this session presents to storage services.
     pub(crate) capabilities: Capabilities,
@@ -96,7 +96,7 @@ impl Session {
             observer: options.observer,
             kernel: options.kernel,
             services: Services::new(options.channels),
-            slots: SlotTable::default(),
+            slots: Arc::default(),
             leases: Leases::new(options.only_session),
             capabilities: Capabilities::default(),
             verifiers: Verifiers::default(),
@@ -141,7 +141,21 @@ impl Session {
 
     /// Sends a change on behalf of a user.
     pub(crate) async fn change_as(&self, credentials: Credentials, op: MetaOp) -> Result<Answer> {
-        let slot = self.slots.next();
+        self.change_in(self.begin_change(), credentials, op).await
+    }
+
+    /// Takes a slot for a change.
+    pub(crate) fn begin_change(&self) -> SlotInUse {
+        self.slots.next()
+    }
+
+    /// Sends a change in its slot.
+    pub(crate) async fn change_in(
+        &self,
+        slot: SlotInUse,
+        credentials: Credentials,
+        op: MetaOp,
+    ) -> Result<Answer> {
         let answer = self.change_in_slot(slot.slot_sequence, credentials, op).await;
         slot.complete(&answer);
         answer

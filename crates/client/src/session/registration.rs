@@ -19,7 +19,7 @@ use crate::session::services::Service;
 use crate::unexpected;
 use std::sync::atomic::Ordering;
 use types::{Errno, Error, InodeId, PartitionId, Result};
-use wire::{AsyncCreate, AsyncRemoval, MetaOp, MetaReply, ReportedSize};
+use wire::{AsyncChange, AsyncCreate, MetaOp, MetaReply, ReportedSize};
 
 /// Maximum number of sizes in one request: about 40 KiB.
 const SIZES_PER_REQUEST: usize = 4096;
@@ -52,8 +52,8 @@ impl Session {
         let in_use = self.reclaim_opens(service, &|ino| self.services.owns(service, ino)).await?;
         let sent_ns = rt::monotonic_ns();
         let pending_creates = self.seal_creates(&|dir| self.services.owns(service, dir));
-        let pending_removals = self.pending_removals(&|dir| self.services.owns(service, dir));
-        let register = MetaOp::Register { in_use, pending_creates, pending_removals, reporting_process };
+        let pending_changes = self.pending_changes(&|dir| self.services.owns(service, dir));
+        let register = MetaOp::Register { in_use, pending_creates, pending_changes, reporting_process };
         self.query_service(service, register).await?;
         self.note_answer(service, sent_ns);
         service.note_registration();
@@ -114,10 +114,10 @@ impl Session {
         self.reclaim_locks(service, concerned).await?;
         let in_use = self.reclaim_opens(service, concerned).await?;
         let pending_creates = self.seal_creates(concerned);
-        let pending_removals = self.pending_removals(concerned);
+        let pending_changes = self.pending_changes(concerned);
         let partitions = partitions.to_vec();
         let follow =
-            MetaOp::Follow { partitions, in_use, pending_creates, pending_removals, reporting_process };
+            MetaOp::Follow { partitions, in_use, pending_creates, pending_changes, reporting_process };
         self.query_service(service, follow).await.map(drop)
     }
 
@@ -172,8 +172,8 @@ impl Session {
         self.holder.upgrade().map_or_else(Vec::new, |holder| holder.seal_creates(concerned))
     }
 
-    fn pending_removals(&self, concerned: Concerned<'_>) -> Vec<AsyncRemoval> {
-        self.holder.upgrade().map_or_else(Vec::new, |holder| holder.pending_removals(concerned))
+    fn pending_changes(&self, concerned: Concerned<'_>) -> Vec<AsyncChange> {
+        self.holder.upgrade().map_or_else(Vec::new, |holder| holder.pending_changes(concerned))
     }
 
     async fn drop_ended_leases(&self, ended: Vec<InodeId>, concerned: Concerned<'_>) -> Resume {

@@ -232,7 +232,7 @@ impl Session {
         if self.observer.prepare_request(&op)
             && let Some(holder) = self.holder.upgrade()
         {
-            holder.commit_creates_before(&op).await;
+            holder.finish_before(&op, number).await;
         }
         let possible_name =
             if self.leases.is_only_session() { None } else { self.observer.record_possible(&op) };

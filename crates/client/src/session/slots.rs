@@ -3,6 +3,7 @@
 
 use parking_lot::Mutex;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 use types::{Errno, Result};
 use wire::SlotSequence;
@@ -31,18 +32,18 @@ struct Slots {
 }
 
 /// A slot in use. Dropped without [`SlotInUse::complete`], its change counts as unanswered.
-pub(crate) struct SlotInUse<'a> {
-    table: &'a SlotTable,
+pub(crate) struct SlotInUse {
+    table: Arc<SlotTable>,
     pub(crate) slot_sequence: SlotSequence,
     is_answered: bool,
 }
 
 impl SlotTable {
     /// Takes a slot for a change.
-    pub(crate) fn next(&self) -> SlotInUse<'_> {
+    pub(crate) fn next(self: &Arc<Self>) -> SlotInUse {
         let last = self.slots.lock().next(rt::monotonic_ns());
         SlotInUse {
-            table: self,
+            table: self.clone(),
             slot_sequence: SlotSequence { sequence: last.sequence + 1, ..last },
             is_answered: false,
         }
@@ -68,7 +69,7 @@ impl Slots {
     }
 }
 
-impl SlotInUse<'_> {
+impl SlotInUse {
     /// Records the outcome of the change. Its slot becomes free, unless the request may still be in
     /// flight, or its result isn't on disk yet.
     pub(crate) fn complete<T>(mut self, outcome: &Result<T>) {
@@ -84,7 +85,7 @@ pub(crate) fn is_uncertain<T>(outcome: &Result<T>) -> bool {
     outcome.as_ref().err().is_some_and(|error| may_be_executed(error.errno))
 }
 
-impl Drop for SlotInUse<'_> {
+impl Drop for SlotInUse {
     fn drop(&mut self) {
         // Sequence ids of a slot must grow; this slot is retired, and the next one begins at 1.
         if self.slot_sequence.sequence == u32::MAX {
@@ -104,7 +105,7 @@ mod tests {
 
     #[test]
     fn a_slot_has_one_request_at_a_time() {
-        let table = SlotTable::default();
+        let table = Arc::new(SlotTable::default());
         let [a, b] = [table.next(), table.next()];
         assert_eq!([a.slot_sequence, b.slot_sequence].map(|n| (n.slot, n.sequence)), [(0, 1), (1, 1)]);
         b.complete(&Ok(()));
@@ -115,7 +116,7 @@ mod tests {
 
     #[test]
     fn an_unanswered_slot_is_not_reused_for_an_hour() {
-        let table = SlotTable::default();
+        let table = Arc::new(SlotTable::default());
         table.next().complete::<()>(&Err(Errno::ETIMEDOUT.into()));
         drop(table.next());
         let refused = table.next();

@@ -1,7 +1,7 @@
 //! Sessions that move with partitions from one metadata service to another.
 
 use crate::data::size_recovery::Recovery;
-use crate::session::async_creates::Unsent;
+use crate::session::async_changes::Unsent;
 use crate::session::registration::Registration;
 use crate::session::table::Session;
 use crate::store::transaction_view::not_owner;
@@ -10,7 +10,7 @@ use types::{InodeId, PartitionId, Result};
 impl Registration {
     /// Handles a session that has discarded what the previous owner of these partitions granted,
     /// and reports the inodes that it has open there. As at a registration, this recovers the sizes
-    /// of files that the session was writing, and executes its asynchronous creates and removals,
+    /// of files that the session was writing, and executes its asynchronous changes,
     /// before other sessions may access them.
     pub async fn reclaim_partitions(
         &self,

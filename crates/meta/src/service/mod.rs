@@ -23,7 +23,7 @@ use crate::partition::peers::{PeerContext, PeerServices};
 use crate::partition::serving::Serving;
 use crate::service::command::CommandAnswer;
 use crate::service::stats::MetaStats;
-use crate::session::async_creates::Unsent;
+use crate::session::async_changes::Unsent;
 use crate::session::capabilities::Capabilities;
 use crate::session::eviction::Eviction;
 use crate::session::exports::{AccessRules, is_unrestricted};
@@ -215,9 +215,9 @@ impl MetaService {
         let id = request.session;
         self.sessions.check_holder_if_known(id, holder)?;
         match &request.op {
-            MetaOp::Register { in_use, pending_creates, pending_removals, reporting_process } => {
+            MetaOp::Register { in_use, pending_creates, pending_changes, reporting_process } => {
                 self.require_current_process(*reporting_process)?;
-                let unsent = Unsent { creates: pending_creates, removals: pending_removals };
+                let unsent = Unsent { creates: pending_creates, changes: pending_changes };
                 self.registration.register(id, (in_use, unsent), holder).await?;
                 return Ok(self.unit_with_verifier());
             }
@@ -258,9 +258,9 @@ impl MetaService {
             MetaOp::Lock { ino, .. } | MetaOp::Unlock { ino, .. } | MetaOp::TestLock { ino, .. } => {
                 Box::pin(self.handle_lock_request(ino, request, &deadline)).await?
             }
-            MetaOp::Follow { partitions, in_use, pending_creates, pending_removals, reporting_process } => {
+            MetaOp::Follow { partitions, in_use, pending_creates, pending_changes, reporting_process } => {
                 self.require_current_process(reporting_process)?;
-                let unsent = Unsent { creates: &pending_creates, removals: &pending_removals };
+                let unsent = Unsent { creates: &pending_creates, changes: &pending_changes };
                 Box::pin(self.registration.reclaim_partitions(&session, &partitions, (&in_use, unsent)))
                     .await?;
                 return Ok(self.unit_with_verifier());
@@ -460,12 +460,12 @@ impl Handler<MetaRequest, MetaResponse> for MetaService {
             Ok(request) => request,
             Err(refusal) => return Box::pin(async { Err(refusal) }),
         };
-        if let MetaOp::Register { pending_creates, pending_removals, .. } = &mut request.op
+        if let MetaOp::Register { pending_creates, pending_changes, .. } = &mut request.op
             && !is_unrestricted(&self.access_rules.of(caller))
         {
             // The session learns its access rules only when it is registered.
             pending_creates.clear();
-            pending_removals.clear();
+            pending_changes.clear();
         }
         if !matches!(request.op, MetaOp::Register { .. }) {
             return Box::pin(self.answer(request, Some(caller.holder), deadline));

@@ -1,7 +1,7 @@
 //! Sessions: their registration and its table, what a session's client may do (capabilities, access
 //! rules, users), its advisory locks, and its end (eviction, or the end of the grace period).
 
-pub(crate) mod async_creates;
+pub(crate) mod async_changes;
 pub(crate) mod capabilities;
 pub(crate) mod cleanup;
 pub(crate) mod eviction;

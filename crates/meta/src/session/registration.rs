@@ -6,7 +6,7 @@ use crate::lease::table::Leases;
 use crate::limits::RECALL_POLL;
 use crate::partition::executor::Executors;
 use crate::service::command::Commands;
-use crate::session::async_creates::Unsent;
+use crate::session::async_changes::Unsent;
 use crate::session::eviction::Eviction;
 use crate::session::grace_period::{GracePeriod, SessionReturns};
 use crate::session::locks::Locks;

@@ -1,7 +1,7 @@
 //! The sessions that the service knows.
 
 use crate::limits::{CONTACT_INTERVAL, MAX_CONCURRENT_REGISTRATIONS, MAX_SESSIONS, RECALLS_PER_ANSWER};
-use crate::session::async_creates::ReplayedCreates;
+use crate::session::async_changes::ReplayedCreates;
 use crate::session::reply_cache::{CachedReply, ReplyCache};
 use crate::session::users::SessionUsers;
 use crate::store::record::StoredReply;

@@ -133,7 +133,7 @@ fn a_service_reports_no_lost_locks_of_an_unknown_session_with_a_record() {
         let register = MetaOp::Register {
             in_use: vec![],
             pending_creates: vec![],
-            pending_removals: vec![],
+            pending_changes: vec![],
             reporting_process: 0,
         };
         Client::new(&cluster.service(1), 1).call(register).await.unwrap();

@@ -308,7 +308,7 @@ fn register(promised: Vec<AsyncCreate>) -> MetaOp {
     MetaOp::Register {
         in_use: vec![],
         pending_creates: promised,
-        pending_removals: vec![],
+        pending_changes: vec![],
         reporting_process: 0,
     }
 }
@@ -450,7 +450,7 @@ fn asynchronous_creates_are_executed_before_access_after_a_partition_moved() {
             partitions,
             in_use: vec![],
             pending_creates: promised,
-            pending_removals: vec![],
+            pending_changes: vec![],
             reporting_process: 0,
         })
         .await

@@ -41,7 +41,7 @@ fn register() -> MetaOp {
     MetaOp::Register {
         in_use: vec![],
         pending_creates: vec![],
-        pending_removals: vec![],
+        pending_changes: vec![],
         reporting_process: 0,
     }
 }

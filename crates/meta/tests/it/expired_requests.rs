@@ -51,7 +51,7 @@ async fn written(world: &World) -> (support::Client, InodeId) {
         MetaOp::Register {
             in_use: Vec::new(),
             pending_creates: vec![],
-            pending_removals: vec![],
+            pending_changes: vec![],
             reporting_process: 0,
         },
     )

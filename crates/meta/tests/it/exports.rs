@@ -96,7 +96,7 @@ async fn register(world: &World, from: From) -> Result<MetaResponse> {
         MetaOp::Register {
             in_use: vec![],
             pending_creates: vec![],
-            pending_removals: vec![],
+            pending_changes: vec![],
             reporting_process: 0,
         },
     )
@@ -433,7 +433,7 @@ fn asynchronous_creates_of_restricted_clients_are_ignored() {
                 MetaOp::Register {
                     in_use: vec![],
                     pending_creates: promised,
-                    pending_removals: vec![],
+                    pending_changes: vec![],
                     reporting_process: 0,
                 },
             )

@@ -240,7 +240,7 @@ fn a_session_that_never_acknowledges_is_evicted_and_fenced() {
                 one.call(MetaOp::Register {
                     in_use: vec![],
                     pending_creates: vec![],
-                    pending_removals: vec![],
+                    pending_changes: vec![],
                     reporting_process: 0
                 })
                 .await

@@ -82,7 +82,7 @@ fn a_returning_session_gets_its_time_after_a_pause() {
         one.call(MetaOp::Register {
             in_use: vec![],
             pending_creates: vec![],
-            pending_removals: vec![],
+            pending_changes: vec![],
             reporting_process: 0,
         })
         .await

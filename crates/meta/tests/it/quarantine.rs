@@ -86,7 +86,7 @@ fn files_of_a_returning_session_stay_in_quarantine_until_size_recovery() {
             .call(MetaOp::Register {
                 in_use: vec![ino],
                 pending_creates: vec![],
-                pending_removals: vec![],
+                pending_changes: vec![],
                 reporting_process: 0,
             })
             .await
@@ -108,7 +108,7 @@ fn a_late_retransmission_of_a_registration_revokes_no_lease() {
             .call(MetaOp::Register {
                 in_use: vec![],
                 pending_creates: vec![],
-                pending_removals: vec![],
+                pending_changes: vec![],
                 reporting_process: 0,
             })
             .await
@@ -119,7 +119,7 @@ fn a_late_retransmission_of_a_registration_revokes_no_lease() {
             .call(MetaOp::Register {
                 in_use: vec![],
                 pending_creates: vec![],
-                pending_removals: vec![],
+                pending_changes: vec![],
                 reporting_process: 0,
             })
             .await

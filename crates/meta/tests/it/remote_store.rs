@@ -342,7 +342,7 @@ fn sessions_get_a_new_verifier_after_a_power_loss_of_the_store() {
                 verifier_after(MetaOp::Register {
                     in_use: vec![],
                     pending_creates: vec![],
-                    pending_removals: vec![],
+                    pending_changes: vec![],
                     reporting_process: 0
                 })
                 .await,
@@ -360,7 +360,7 @@ fn sessions_get_a_new_verifier_after_a_power_loss_of_the_store() {
                     partitions,
                     in_use,
                     pending_creates: vec![],
-                    pending_removals: vec![],
+                    pending_changes: vec![],
                     reporting_process: 0
                 })
                 .await,

@@ -38,7 +38,7 @@ fn register(ino: InodeId) -> MetaOp {
     MetaOp::Register {
         in_use: vec![ino],
         pending_creates: vec![],
-        pending_removals: vec![],
+        pending_changes: vec![],
         reporting_process: 0,
     }
 }
@@ -104,7 +104,7 @@ fn a_registration_is_refused_if_the_size_was_reported_to_another_process() {
         let register = |told| MetaOp::Register {
             in_use: vec![place.0],
             pending_creates: vec![],
-            pending_removals: vec![],
+            pending_changes: vec![],
             reporting_process: told,
         };
         assert_eq!(writer.call(register(first)).await.unwrap_err().errno, types::Errno::EAGAIN);

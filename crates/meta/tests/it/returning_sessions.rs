@@ -31,7 +31,7 @@ fn register() -> MetaOp {
     MetaOp::Register {
         in_use: vec![],
         pending_creates: vec![],
-        pending_removals: vec![],
+        pending_changes: vec![],
         reporting_process: 0,
     }
 }
@@ -145,7 +145,7 @@ fn a_session_whose_registration_is_under_way_is_not_late() {
             .call(MetaOp::Register {
                 in_use: vec![ino],
                 pending_creates: vec![],
-                pending_removals: vec![],
+                pending_changes: vec![],
                 reporting_process: 0,
             })
             .await
@@ -196,7 +196,7 @@ fn a_file_without_a_name_survives_a_restart_while_it_is_open() {
         one.call(MetaOp::Register {
             in_use: vec![kept],
             pending_creates: vec![],
-            pending_removals: vec![],
+            pending_changes: vec![],
             reporting_process: 0,
         })
         .await
@@ -241,7 +241,7 @@ fn a_session_with_very_many_files_open_comes_back_with_all_of_them() {
         one.call(MetaOp::Register {
             in_use: last.clone(),
             pending_creates: vec![],
-            pending_removals: vec![],
+            pending_changes: vec![],
             reporting_process: 0,
         })
         .await

@@ -177,7 +177,7 @@ fn a_service_outside_a_term_evicts_no_sessions() {
                 .call(MetaOp::Register {
                     in_use: vec![],
                     pending_creates: vec![],
-                    pending_removals: vec![],
+                    pending_changes: vec![],
                     reporting_process: 0,
                 })
                 .await
@@ -249,7 +249,7 @@ fn open_files_stay_known_after_a_late_retransmission_of_the_registration() {
         let register = || MetaOp::Register {
             in_use: vec![],
             pending_creates: vec![],
-            pending_removals: vec![],
+            pending_changes: vec![],
             reporting_process: 0,
         };
         for service in [&there, &here] {
@@ -272,7 +272,7 @@ fn open_files_stay_known_after_a_late_retransmission_of_the_registration() {
             partitions: vec![partition],
             in_use: vec![],
             pending_creates: vec![],
-            pending_removals: vec![],
+            pending_changes: vec![],
             reporting_process: 0,
         };
         here.call(follow).await.unwrap();
@@ -297,7 +297,7 @@ fn a_late_retransmission_of_a_reclaim_revokes_no_later_grants() {
                 .call(MetaOp::Register {
                     in_use: vec![],
                     pending_creates: vec![],
-                    pending_removals: vec![],
+                    pending_changes: vec![],
                     reporting_process: 0,
                 })
                 .await
@@ -327,7 +327,7 @@ fn a_late_retransmission_of_a_reclaim_revokes_no_later_grants() {
             partitions: vec![partition],
             in_use: vec![written],
             pending_creates: vec![],
-            pending_removals: vec![],
+            pending_changes: vec![],
             reporting_process: 0,
         };
         let first = Call::call(&here, follow()).await;
@@ -444,7 +444,7 @@ fn an_expired_cross_partition_change_is_not_executed() {
             MetaOp::Register {
                 in_use: vec![],
                 pending_creates: vec![],
-                pending_removals: vec![],
+                pending_changes: vec![],
                 reporting_process: 0,
             },
             net::Deadline::NEVER,

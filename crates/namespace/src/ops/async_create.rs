@@ -104,7 +104,7 @@ fn set_times(inode: &mut Inode, created: Timestamp, now: Timestamp) {
 /// The client's time of a change, which applications may have seen, if it is recent. Otherwise the
 /// client's clock isn't trusted: an application that searches for changes since some time must not
 /// miss the file.
-fn recent_or_now(at_client: Option<Timestamp>, now: Timestamp) -> Timestamp {
+pub(super) fn recent_or_now(at_client: Option<Timestamp>, now: Timestamp) -> Timestamp {
     let age_ns = |at: &Timestamp| {
         i128::from(now.secs - at.secs) * 1_000_000_000 + i128::from(now.nanos) - i128::from(at.nanos)
     };

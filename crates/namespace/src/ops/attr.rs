@@ -1,5 +1,6 @@
 //! Attributes.
 
+use crate::ops::async_create::recent_or_now;
 use crate::record::{Inode, Time};
 use crate::tx::{Outcome, Tx};
 use crate::{flags, permissions};
@@ -15,7 +16,10 @@ pub(crate) fn getattr(tx: &Tx<'_>, ino: InodeId) -> Outcome<MetaReply> {
 /// every caller, as in Linux (chown(2)), unless the same request sets the mode.
 pub(crate) fn setattr(tx: &mut Tx<'_>, ino: InodeId, set: &SetAttr) -> Outcome<MetaReply> {
     let mut inode = tx.inode(ino)?;
-    set_attributes(tx, ino, &mut inode, set)?;
+    let before = inode.attr(ino).ctime;
+    // A client whose clock is behind must not turn it back.
+    let ctime = set.ctime.map(|at| recent_or_now(Some(at), tx.env.now).max(before));
+    set_attributes(tx, ino, &mut inode, &SetAttr { ctime, ..*set })?;
     tx.put_inode(ino, &inode);
     Ok(MetaReply::Attr(inode.attr(ino)))
 }

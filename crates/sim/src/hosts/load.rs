@@ -7,7 +7,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
-use types::{Credentials, Errno, Error, InodeId, Result, SetAttr};
+use types::{Credentials, Errno, Error, InodeId, Result, SetAttr, SetTime, Timestamp};
+use wire::RenameMode;
 
 const ROOT_USER: Credentials = Credentials { uid: 0, gid: 0, pid: 1 };
 const O_RDWR: u32 = 0o2;
@@ -64,6 +65,9 @@ const SMALL_FILES_PER_DIR: u64 = 24;
 const NAME_PREFIXES: u64 = 3;
 /// Size of a small file in bytes.
 const SMALL_FILE_BYTES: usize = 64;
+/// Seconds that are added to a value which is stored as a file's mtime: no file has such a time
+/// otherwise.
+const MTIME_BASE: i64 = 8_000_000_000;
 /// Longest time that a small file stays empty: longer than its asynchronous create is delayed.
 const MAX_EMPTY_NS: u64 = 50_000_000;
 /// Maximum number of operations per open file.
@@ -95,6 +99,8 @@ pub(super) struct HistoryRecorder {
     /// Small files that were created or attempted: the creating host, and the file's number on that
     /// host.
     small: RefCell<Vec<(u32, u64)>>,
+    /// Those that were surely made: no write comes later and changes their mtime.
+    small_made: RefCell<Vec<(u32, u64)>>,
     /// Longest duration of an operation.
     pub(super) longest_ns: Cell<u64>,
     /// Sessions that replaced one that the cluster had ended.
@@ -244,6 +250,10 @@ impl Application {
         let small = self.recorder.small.borrow().clone();
         for (creator, number) in small {
             self.read_small(creator, number).await;
+        }
+        let made = self.recorder.small_made.borrow().clone();
+        for (creator, number) in made {
+            self.read_mtime(creator, number).await;
         }
         for file in 0..FILES {
             let Some(handle) = self.open(file).await else { continue };
@@ -480,7 +490,12 @@ impl Application {
         let known = self.recorder.small.borrow().len() as u64;
         if known > 0 && below(2) == 0 {
             let (creator, number) = self.recorder.small.borrow()[below(known) as usize];
-            return self.read_small(creator, number).await;
+            let is_made = self.recorder.small_made.borrow().contains(&(creator, number));
+            return match below(4) {
+                0 if is_made => self.set_mtime(creator, number).await,
+                1 if is_made => self.read_mtime(creator, number).await,
+                _ => self.read_small(creator, number).await,
+            };
         }
         for _ in 0..SMALL_FILES_IN_A_ROW {
             let number = {
@@ -489,13 +504,19 @@ impl Application {
                 small.push((self.host, number));
                 number
             };
-            self.make_small(number).await;
+            self.make_small(number, below(3) == 0).await;
+            let is_made = self.recorder.small_made.borrow().contains(&(self.host, number));
+            if is_made && below(3) == 0 {
+                self.set_mtime(self.host, number).await;
+            }
         }
     }
 
-    async fn make_small(&self, number: u64) {
+    /// `renames`: the file gets its name when it is complete.
+    async fn make_small(&self, number: u64, renames: bool) {
         let value = self.recorder.new_value();
         let (dir, name) = small_name(self.host, number);
+        let first_name = if renames { format!("{name}.new") } else { name.clone() };
         let make = async {
             let made = async {
                 let parent = match self.client.lookup(ROOT_USER, InodeId::ROOT, dir.as_bytes()).await {
@@ -503,9 +524,9 @@ impl Application {
                     found => found?.ino,
                 };
                 // A lookup precedes the create, as in a kernel.
-                self.client.find(ROOT_USER, parent, name.as_bytes()).await?;
+                self.client.find(ROOT_USER, parent, first_name.as_bytes()).await?;
                 let (attr, handle) =
-                    self.client.create(ROOT_USER, parent, name.as_bytes(), 0o100644, 0, O_RDWR).await?;
+                    self.client.create(ROOT_USER, parent, first_name.as_bytes(), 0o100644, 0, O_RDWR).await?;
                 self.client.forget(attr.ino, 1);
                 if below(4) == 0 {
                     rt::sleep(std::time::Duration::from_nanos(below(MAX_EMPTY_NS))).await;
@@ -515,15 +536,74 @@ impl Application {
                 let written = handle.write(0, buf, how).await;
                 let flushed = handle.flush().await;
                 handle.release().await;
-                written.and(flushed).map(drop)
+                written.and(flushed)?;
+                if renames { self.rename_small(parent, &first_name, &name).await } else { Ok(()) }
             };
             match made.await {
-                Ok(()) => Some(Event::Write { value }),
+                Ok(()) => {
+                    self.recorder.small_made.borrow_mut().push((self.host, number));
+                    Some(Event::Write { value })
+                }
                 Err(error) if is_uncertain(&error) => None,
                 Err(error) => Some(refused("making a small file", &error)),
             }
         };
         self.record(format!("small {dir} {name}"), Event::Write { value }, make).await;
+    }
+
+    async fn rename_small(&self, parent: InodeId, old: &str, new: &str) -> Result<()> {
+        self.client.find(ROOT_USER, parent, new.as_bytes()).await?;
+        let (old, new) = (old.as_bytes(), new.as_bytes());
+        self.client.rename(ROOT_USER, parent, old, parent, new, RenameMode::Replace).await?;
+        // Tells whether the service has renamed it: the session may end before that.
+        self.client.fsyncdir(parent).await
+    }
+
+    /// Sets the mtime of a small file, which is a register of its own.
+    async fn set_mtime(&self, creator: u32, number: u64) {
+        let value = self.recorder.new_value();
+        let time = Timestamp { secs: MTIME_BASE + value as i64, nanos: 0 };
+        let (dir, name) = small_name(creator, number);
+        let set = async {
+            let set = async {
+                let parent = self.client.lookup(ROOT_USER, InodeId::ROOT, dir.as_bytes()).await?.ino;
+                let attr = self.client.lookup(ROOT_USER, parent, name.as_bytes()).await?;
+                let set = SetAttr { mtime: Some(SetTime::At(time)), ..SetAttr::default() };
+                let handle = self.client.open(ROOT_USER, attr.ino, 0).await;
+                self.client.forget(attr.ino, 1);
+                let handle = handle?;
+                let seen = handle.setattr(ROOT_USER, set, None).await.map(drop);
+                // Tells whether the service has set it: the session may end before that.
+                let flushed = handle.flush().await;
+                handle.release().await;
+                flushed.and(seen)
+            };
+            match set.await {
+                Ok(()) => Some(Event::Write { value }),
+                Err(error) if error.errno == Errno::ENOENT || is_uncertain(&error) => None,
+                Err(error) => Some(refused("setting the mtime of a small file", &error)),
+            }
+        };
+        self.record(format!("mtime {dir} {name}"), Event::Write { value }, set).await;
+    }
+
+    async fn read_mtime(&self, creator: u32, number: u64) {
+        let (dir, name) = small_name(creator, number);
+        let read = async {
+            let found = async {
+                let parent = self.client.lookup(ROOT_USER, InodeId::ROOT, dir.as_bytes()).await?.ino;
+                let attr = self.client.lookup(ROOT_USER, parent, name.as_bytes()).await?;
+                self.client.forget(attr.ino, 1);
+                Ok::<_, Error>(attr.mtime)
+            };
+            match found.await {
+                Ok(mtime) => Some(Event::Read { value: (mtime.secs - MTIME_BASE).max(0) as u64 }),
+                Err(error) if error.errno == Errno::ENOENT => Some(Event::Read { value: 0 }),
+                Err(error) if is_uncertain(&error) => None,
+                Err(error) => Some(refused("reading an mtime", &error)),
+            }
+        };
+        self.record(format!("mtime {dir} {name}"), Event::Read { value: 0 }, read).await;
     }
 
     async fn make_dir(&self, dir: &str) -> Result<InodeId> {

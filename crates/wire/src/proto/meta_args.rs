@@ -1,11 +1,14 @@
 //! Fields of the requests to a metadata service. Numbers never change.
 
-use super::common::{CredentialsFields, List, MAX_LIST_ITEMS, Numbered, TimeFields, name, required, time};
+use super::common::{
+    CredentialsFields, List, MAX_LIST_ITEMS, Numbered, TimeFields, name, packed, required, time, unpacked,
+};
+use super::meta_op::OpFields;
 use crate::{
     AccessTime, HeldLock, LockFamily, LockKind, LockOwner, LockRange, Malformed, MetaOp, PatternChange,
     RecallAck, ReportedSize,
 };
-use crate::{AsyncCreate, AsyncRemoval, PendingFile};
+use crate::{AsyncChange, AsyncCreate, PendingFile};
 use bytes::Bytes;
 use types::{Chooser, InodeFlags, InodeId, ProjectId, SetAttr, SetTime};
 
@@ -34,15 +37,25 @@ pub(crate) struct UnlinkFields {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(crate) struct AsyncRemovalFields {
+pub(crate) struct AsyncChangeFields {
     #[prost(message, optional, tag = "1")]
     pub credentials: Option<CredentialsFields>,
-    #[prost(uint64, tag = "2")]
-    pub parent: u64,
-    #[prost(bytes = "bytes", tag = "3")]
-    pub name: Bytes,
-    #[prost(uint64, tag = "4")]
-    pub ino: u64,
+    /// Session slot in the upper half, sequence id in the lower.
+    #[prost(fixed64, tag = "2")]
+    pub slot_sequence: u64,
+    #[prost(oneof = "AsyncOpFields", tags = "3, 4, 5")]
+    pub op: Option<AsyncOpFields>,
+}
+
+/// The changes that can be asynchronous.
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub(crate) enum AsyncOpFields {
+    #[prost(message, tag = "3")]
+    Setattr(SetattrFields),
+    #[prost(message, tag = "4")]
+    Unlink(UnlinkFields),
+    #[prost(message, tag = "5")]
+    Rename(RenameFields),
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -392,7 +405,7 @@ pub(crate) struct RegisterFields {
     #[prost(uint64, tag = "3")]
     pub reporting_process: u64,
     #[prost(message, optional, tag = "4")]
-    pub pending_removals: Option<List<AsyncRemovalFields, MAX_LIST_ITEMS>>,
+    pub pending_changes: Option<List<AsyncChangeFields, MAX_LIST_ITEMS>>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -446,7 +459,7 @@ pub(crate) struct FollowFields {
     #[prost(uint64, tag = "4")]
     pub reporting_process: u64,
     #[prost(message, optional, tag = "5")]
-    pub pending_removals: Option<List<AsyncRemovalFields, MAX_LIST_ITEMS>>,
+    pub pending_changes: Option<List<AsyncChangeFields, MAX_LIST_ITEMS>>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -713,24 +726,31 @@ impl TryFrom<PendingFileFields> for PendingFile {
     }
 }
 
-impl From<&AsyncRemoval> for AsyncRemovalFields {
-    fn from(removal: &AsyncRemoval) -> AsyncRemovalFields {
-        let AsyncRemoval { credentials, parent, ref name, ino } = *removal;
-        AsyncRemovalFields {
-            credentials: Some(credentials.into()),
-            parent: parent.0,
-            name: name.clone(),
-            ino: ino.0,
-        }
+impl From<&AsyncChange> for AsyncChangeFields {
+    fn from(change: &AsyncChange) -> AsyncChangeFields {
+        let op = match OpFields::from(&change.op) {
+            OpFields::Setattr(op) => Some(AsyncOpFields::Setattr(op)),
+            OpFields::Unlink(op) => Some(AsyncOpFields::Unlink(op)),
+            OpFields::Rename(op) => Some(AsyncOpFields::Rename(op)),
+            _ => None,
+        };
+        let slot_sequence = packed(change.slot_sequence);
+        AsyncChangeFields { credentials: Some(change.credentials.into()), slot_sequence, op }
     }
 }
 
-impl TryFrom<AsyncRemovalFields> for AsyncRemoval {
+impl TryFrom<AsyncChangeFields> for AsyncChange {
     type Error = Malformed;
 
-    fn try_from(f: AsyncRemovalFields) -> Result<AsyncRemoval, Malformed> {
+    fn try_from(f: AsyncChangeFields) -> Result<AsyncChange, Malformed> {
         let credentials = required(f.credentials, "credentials")?.into();
-        Ok(AsyncRemoval { credentials, parent: InodeId(f.parent), name: name(f.name)?, ino: InodeId(f.ino) })
+        let slot_sequence = required(unpacked(f.slot_sequence), "session slot of an asynchronous change")?;
+        let op = match required(f.op, "known asynchronous change")? {
+            AsyncOpFields::Setattr(op) => OpFields::Setattr(op),
+            AsyncOpFields::Unlink(op) => OpFields::Unlink(op),
+            AsyncOpFields::Rename(op) => OpFields::Rename(op),
+        };
+        Ok(AsyncChange { credentials, slot_sequence, op: op.try_into()? })
     }
 }
 

@@ -6,7 +6,7 @@
 use super::common::{List, MAX_LIST_ITEMS, Numbered, TimeFields, bounded, name, partitions, required, time};
 use super::meta_args::*;
 use crate::{
-    AccessTime, AsyncCreate, AsyncRemoval, HeldLock, LeaseMode, LockFamily, LockKind, LockOwner, Malformed,
+    AccessTime, AsyncChange, AsyncCreate, HeldLock, LeaseMode, LockFamily, LockKind, LockOwner, Malformed,
     MetaOp, RenameMode, XattrMode,
 };
 use types::InodeId;
@@ -222,12 +222,12 @@ impl From<&MetaOp> for OpFields {
             }
             MetaOp::Usage => OpFields::Usage(()),
             MetaOp::Sync => OpFields::Sync(()),
-            MetaOp::Register { in_use, pending_creates, pending_removals, reporting_process } => {
+            MetaOp::Register { in_use, pending_creates, pending_changes, reporting_process } => {
                 OpFields::Register(RegisterFields {
                     in_use: in_use.iter().map(|ino| ino.0).collect(),
                     pending_creates: List::of(pending_creates, AsyncCreateFields::from),
                     reporting_process: *reporting_process,
-                    pending_removals: List::of(pending_removals, AsyncRemovalFields::from),
+                    pending_changes: List::of(pending_changes, AsyncChangeFields::from),
                 })
             }
             MetaOp::ReclaimLocks { locks } => {
@@ -247,13 +247,13 @@ impl From<&MetaOp> for OpFields {
             &MetaOp::RecallsInProgress { seen } => {
                 OpFields::RecallsInProgress(RecallsInProgressFields { seen })
             }
-            MetaOp::Follow { partitions, in_use, pending_creates, pending_removals, reporting_process } => {
+            MetaOp::Follow { partitions, in_use, pending_creates, pending_changes, reporting_process } => {
                 OpFields::Follow(FollowFields {
                     partitions: partitions.iter().map(|partition| u32::from(partition.0)).collect(),
                     in_use: in_use.iter().map(|ino| ino.0).collect(),
                     pending_creates: List::of(pending_creates, AsyncCreateFields::from),
                     reporting_process: *reporting_process,
-                    pending_removals: List::of(pending_removals, AsyncRemovalFields::from),
+                    pending_changes: List::of(pending_changes, AsyncChangeFields::from),
                 })
             }
             &MetaOp::PreallocateInodes { dir, count, ref prefix } => {
@@ -400,7 +400,7 @@ impl TryFrom<OpFields> for MetaOp {
             OpFields::Register(f) => MetaOp::Register {
                 in_use: bounded(f.in_use, "inodes")?.into_iter().map(InodeId).collect(),
                 pending_creates: List::take(f.pending_creates, AsyncCreate::try_from)?,
-                pending_removals: List::take(f.pending_removals, AsyncRemoval::try_from)?,
+                pending_changes: List::take(f.pending_changes, AsyncChange::try_from)?,
                 reporting_process: f.reporting_process,
             },
             OpFields::ReclaimLocks(list) => {
@@ -422,7 +422,7 @@ impl TryFrom<OpFields> for MetaOp {
                 partitions: partitions(f.partitions)?,
                 in_use: bounded(f.in_use, "inodes")?.into_iter().map(InodeId).collect(),
                 pending_creates: List::take(f.pending_creates, AsyncCreate::try_from)?,
-                pending_removals: List::take(f.pending_removals, AsyncRemoval::try_from)?,
+                pending_changes: List::take(f.pending_changes, AsyncChange::try_from)?,
                 reporting_process: f.reporting_process,
             },
             OpFields::PreallocateInodes(f) => {

@@ -185,7 +185,7 @@ fn tables() -> Vec<(&'static str, Vec<AuthorizationRule>)> {
     let register = MetaOp::Register {
         in_use: vec![],
         pending_creates: vec![],
-        pending_removals: vec![],
+        pending_changes: vec![],
         reporting_process: 0,
     };
     let metadata = |session| {

@@ -100,7 +100,7 @@ fn document() -> String {
     let register = MetaOp::Register {
         in_use: vec![],
         pending_creates: vec![],
-        pending_removals: vec![],
+        pending_changes: vec![],
         reporting_process: 0,
     };
     for op in meta_ops().into_iter().chain([register]) {

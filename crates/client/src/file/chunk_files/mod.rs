@@ -35,7 +35,7 @@ pub(crate) struct ChunkFiles {
     storage: StorageChannels,
     map: MapHandle,
     /// Session slots for writes to files that other sessions may also write.
-    slots: SlotTable,
+    slots: Arc<SlotTable>,
     /// Targets without replicas whose data this session may have changed.
     unreplicated: UnreplicatedTargets,
     /// Small direct transfers use the storage servers' page cache.
@@ -48,7 +48,7 @@ impl ChunkFiles {
         (storage, map): (StorageChannels, MapHandle),
         server_cache: bool,
     ) -> ChunkFiles {
-        let (slots, unreplicated) = (SlotTable::default(), UnreplicatedTargets::default());
+        let (slots, unreplicated) = (Arc::default(), UnreplicatedTargets::default());
         ChunkFiles { session, inodes, storage, map, slots, unreplicated, server_cache }
     }
 

@@ -74,11 +74,12 @@ impl File {
     }
 
     /// Closes a descriptor. Applications that don't sync learn here, once, that some of their
-    /// writes may be lost.
+    /// writes or changes of attributes may be lost.
     pub async fn flush(&self) -> Result<()> {
         if let Some(ended) = self.client.session.end_cause() {
             let unsynced = self.unsynced.swap(false, Ordering::AcqRel);
-            return if unsynced { Err(self.lost(&ended)) } else { Ok(()) };
+            let is_lost = unsynced || self.client.names.changes.has_lost(self.ino());
+            return if is_lost { Err(self.lost(&ended)) } else { Ok(()) };
         }
         self.map_error(self.client.flush(&self.handle).await)
     }

@@ -197,7 +197,7 @@ impl SessionFailover {
             invalidator.locks_lost();
         }
         old.inodes.hand_over(&next.inodes);
-        old.names.removals.hand_over(&next.names.removals);
+        old.names.changes.hand_over(&next.names.changes);
         *self.current.write() = next.clone();
         {
             let mut state = self.state.lock();

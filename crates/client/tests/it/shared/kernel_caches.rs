@@ -29,6 +29,15 @@ pub(crate) struct Kernel {
     is_all_busy: AtomicBool,
 }
 
+impl Kernel {
+    /// Begins to fill a page of an inode, until the event is set.
+    pub(crate) fn begin_filling(&self, ino: InodeId) -> Arc<rt::sync::Event> {
+        let filled = Arc::new(rt::sync::Event::new());
+        *self.filling.lock() = Some((ino, filled.clone()));
+        filled
+    }
+}
+
 impl Invalidate for Kernel {
     fn drop_cached(&self, ino: InodeId, except: Vec<ByteRange>) -> Pin<Box<dyn Future<Output = ()> + '_>> {
         self.excluded.lock().push(except);

@@ -4,6 +4,7 @@
 
 mod access_times;
 mod appends;
+mod async_changes;
 mod async_creates;
 mod async_removals;
 mod cluster;

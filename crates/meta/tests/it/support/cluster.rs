@@ -241,7 +241,7 @@ impl RoutingClient {
             MetaOp::Register {
                 in_use,
                 pending_creates: vec![],
-                pending_removals: vec![],
+                pending_changes: vec![],
                 reporting_process: 0,
             },
         )
@@ -327,7 +327,7 @@ impl RoutingClient {
                                     partitions,
                                     in_use,
                                     pending_creates: vec![],
-                                    pending_removals: vec![],
+                                    pending_changes: vec![],
                                     reporting_process: 0,
                                 },
                             )

@@ -71,6 +71,18 @@ fn times_are_set_as_asked_and_ctime_by_the_service() {
 }
 
 #[test]
+fn the_clock_of_a_client_does_not_turn_ctime_back() {
+    let mut world = World::new(PartitionLocking::All);
+    let file = world.create(ROOT, "file");
+    let before = set(&mut world, file, mode(0o600)).ctime;
+    for secs in [7, before.secs - 1, before.secs, world.now + 1000] {
+        let ctime = Some(Timestamp::new(secs, 0));
+        let after = set(&mut world, file, SetAttr { ctime, ..mode(0o640) }).ctime;
+        assert!(before <= after && after.secs <= world.now, "{secs}: {before:?} {after:?}");
+    }
+}
+
+#[test]
 fn a_setgid_directory_hands_its_group_on() {
     let mut world = World::new(PartitionLocking::OnDemand);
     let dir = world.mkdir(ROOT, "dir");

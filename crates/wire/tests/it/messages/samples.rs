@@ -49,7 +49,7 @@ pub fn samples() -> Vec<Sample> {
     let op = MetaOp::Register {
         in_use: vec![INO],
         pending_creates,
-        pending_removals: vec![],
+        pending_changes: vec![],
         reporting_process: 0,
     };
     let returns = MetaRequest {
@@ -66,7 +66,7 @@ pub fn samples() -> Vec<Sample> {
     samples.push(sample("meta_request-privileged".to_string(), vouched));
     samples.extend(flags());
     samples.push(changed_create());
-    samples.extend(removals());
+    samples.extend(async_changes());
     samples.extend(ranges());
     let grants = vec![grant(1, LeaseMode::Read), grant(2, LeaseMode::Permissions)];
     let permissions = MetaResponse { grants, ..MetaResponse::from(MetaReply::Unit) };
@@ -263,23 +263,33 @@ fn pending_file() -> PendingFile {
     }
 }
 
-/// An asynchronous removal, as it is sent and as a returning session reports it.
-fn removals() -> [Sample; 2] {
+/// Asynchronous changes, as they are sent and as a returning session reports them.
+fn async_changes() -> [Sample; 2] {
     let credentials = Credentials { uid: 1000, gid: 100, pid: 4711 };
+    let slot_sequence = SlotSequence { slot: 0, sequence: 300 };
     let request = |op| MetaRequest {
         session: SessionId(7),
-        slot_sequence: Some(SlotSequence { slot: 0, sequence: 300 }),
+        slot_sequence: Some(slot_sequence),
         credentials,
         privileged: true,
         op,
     };
     let removal = MetaOp::Unlink { parent: DIR, name: name(), ino: Some(INO) };
-    let pending_removals = vec![AsyncRemoval { credentials, parent: DIR, name: name(), ino: INO }];
+    let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+    let rename = MetaOp::Rename {
+        parent: DIR,
+        name: name(),
+        new_parent: DIR,
+        new_name: "new".into(),
+        mode: RenameMode::Replace,
+    };
+    let changes = [removal.clone(), MetaOp::Setattr { ino: INO, set }, rename];
+    let pending_changes = changes.map(|op| AsyncChange { credentials, slot_sequence, op }).to_vec();
     let register =
-        MetaOp::Register { in_use: vec![], pending_creates: vec![], pending_removals, reporting_process: 0 };
+        MetaOp::Register { in_use: vec![], pending_creates: vec![], pending_changes, reporting_process: 0 };
     [
         sample("meta_request-remove_inode".to_string(), request(removal)),
-        sample("meta_request-register_with_removals".to_string(), request(register)),
+        sample("meta_request-register_with_changes".to_string(), request(register)),
     ]
 }
 
@@ -416,7 +426,7 @@ pub fn meta_ops() -> Vec<MetaOp> {
             partitions: vec![PartitionId(0), PartitionId(63)],
             in_use: vec![ino, InodeId(9)],
             pending_creates: vec![],
-            pending_removals: vec![],
+            pending_changes: vec![],
             reporting_process: 0,
         },
         MetaOp::MayOpen { ino, wanted: 6 },

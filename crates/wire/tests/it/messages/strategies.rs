@@ -207,8 +207,8 @@ pub fn meta_ops() -> Vec<BoxedStrategy<MetaOp>> {
         AckRecalls { acks: vec_of((u64s(), ino(), flag()).prop_map(|(number, ino, in_use)| RecallAck { number, ino, in_use })) },
         Release { inodes: vec_of(ino()), seen: u64s() },
         EndSession,
-        Register { in_use: vec_of(ino()), pending_creates: vec_of(async_create()), pending_removals: vec_of(async_removal()), reporting_process: u64s() },
-        Follow { partitions: vec_of(partition()), in_use: vec_of(ino()), pending_creates: vec_of(async_create()), pending_removals: vec_of(async_removal()), reporting_process: u64s() },
+        Register { in_use: vec_of(ino()), pending_creates: vec_of(async_create()), pending_changes: vec_of(async_change()), reporting_process: u64s() },
+        Follow { partitions: vec_of(partition()), in_use: vec_of(ino()), pending_creates: vec_of(async_create()), pending_changes: vec_of(async_change()), reporting_process: u64s() },
         Describe { ino: ino() },
         SetPattern { dir: ino(), change: pattern_change() },
         Sync,
@@ -245,13 +245,20 @@ fn pending_file() -> impl Strategy<Value = PendingFile> {
     )
 }
 
-fn async_removal() -> impl Strategy<Value = AsyncRemoval> {
-    let credentials = (any::<u32>(), any::<u32>(), any::<u32>());
-    (credentials, ino(), name(), ino()).prop_map(|((uid, gid, pid), parent, name, ino)| AsyncRemoval {
+fn async_change() -> impl Strategy<Value = AsyncChange> {
+    let op = prop_oneof![
+        (ino(), set_attr()).prop_map(|(ino, set)| MetaOp::Setattr { ino, set }),
+        (ino(), name(), of(ino())).prop_map(|(parent, name, ino)| MetaOp::Unlink { parent, name, ino }),
+        (ino(), name(), ino(), name(), rename_mode()).prop_map(
+            |(parent, name, new_parent, new_name, mode)| {
+                MetaOp::Rename { parent, name, new_parent, new_name, mode }
+            }
+        ),
+    ];
+    (any::<[u32; 3]>(), numbers(), op).prop_map(|([uid, gid, pid], slot_sequence, op)| AsyncChange {
         credentials: Credentials { uid, gid, pid },
-        parent,
-        name,
-        ino,
+        slot_sequence,
+        op,
     })
 }
 
