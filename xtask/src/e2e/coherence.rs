@@ -61,6 +61,8 @@ pub struct LoadPlan {
     pub seed: u64,
     /// Which ways of opening files are combined.
     pub mix: Mix,
+    /// Whether sessions end during the load.
+    pub sessions_end: bool,
 }
 
 impl Load {
@@ -74,6 +76,9 @@ impl Load {
             command.arg("--mount").arg(folder);
         }
         command.args(["--mix", plan.mix.to_possible_value().expect("none is hidden").get_name()]);
+        if plan.sessions_end {
+            command.arg("--sync-names");
+        }
         for (option, value) in [
             ("--threads", u64::from(plan.threads)),
             ("--seconds", plan.seconds),
@@ -155,7 +160,13 @@ pub fn ensure_coherent(report: &Report) -> TestResult {
 fn history_of_one_mount(stage: &Stage) -> TestResult {
     let seconds = if stage.full { SECONDS.1 } else { SECONDS.0 };
     let (dir, outside) = (stage.folder("history")?, stage.scratch("history")?);
-    let plan = LoadPlan { threads: 3, seconds, seed: u64::from(std::process::id()), mix: Mix::ByEpoch };
+    let plan = LoadPlan {
+        threads: 3,
+        seconds,
+        seed: u64::from(std::process::id()),
+        mix: Mix::ByEpoch,
+        sessions_end: false,
+    };
     // On most local file systems, a read may see a write half done.
     let forgive_torn_reads = matches!(stage.subject, Subject::Directory(_));
     let limits = Limits { tolerate_torn_reads: forgive_torn_reads, is_one_mount: true, ..Limits::default() };

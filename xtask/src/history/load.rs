@@ -49,6 +49,10 @@ pub struct LoadOptions {
     /// Which ways of opening files are combined on one object.
     #[arg(long, default_value = "by-epoch")]
     pub mix: Mix,
+    /// Sync new files and changes of names before a call counts as executed: sessions end during the
+    /// load, and lose what they haven't sent.
+    #[arg(long)]
+    pub sync_names: bool,
     /// Seconds granted to calls in flight at the end; after that a call counts as one that never
     /// returned.
     #[arg(long, default_value_t = 90)]
@@ -156,6 +160,8 @@ struct Caller {
     thread: u32,
     mount: PathBuf,
     mix: Mix,
+    /// See [`Worker::new`].
+    sync: Option<Arc<Mutex<()>>>,
     /// The change in flight, in case that it never returns.
     pending: Arc<Mutex<Option<Record>>>,
 }
@@ -257,6 +263,7 @@ type Running = (Arc<Mutex<Option<Record>>>, JoinHandle<()>);
 fn start(options: &LoadOptions, shared: &Arc<Shared>) -> Vec<Running> {
     let mut running = Vec::new();
     for (client, mount) in (0u32..).zip(&options.mounts) {
+        let sync = options.sync_names.then(Arc::default);
         for thread in 0..options.threads {
             let pending = Arc::new(Mutex::new(None));
             let mut caller = Caller {
@@ -265,6 +272,7 @@ fn start(options: &LoadOptions, shared: &Arc<Shared>) -> Vec<Running> {
                 thread,
                 mount: mount.clone(),
                 mix: options.mix,
+                sync: sync.clone(),
                 pending: Arc::clone(&pending),
             };
             let seed = options.seed.wrapping_mul(0x1_0001).wrapping_add(u64::from(client * 1000 + thread));
@@ -284,9 +292,10 @@ fn read_all_objects(options: &LoadOptions, shared: &Arc<Shared>) -> io::Result<(
                 thread: options.threads,
                 mount: mount.clone(),
                 mix: options.mix,
+                sync: None,
                 pending: Arc::default(),
             };
-            let mut worker = Worker::new(&folder(mount, epoch));
+            let mut worker = Worker::new(&folder(mount, epoch), None);
             for task in Task::read_all() {
                 caller.call(&mut worker, epoch, task)?;
             }
@@ -298,12 +307,12 @@ fn read_all_objects(options: &LoadOptions, shared: &Arc<Shared>) -> io::Result<(
 impl Caller {
     fn work(&mut self, mut rng: Rng) {
         let mut epoch = self.shared.epoch.load(SeqCst);
-        let mut worker = Worker::new(&folder(&self.mount, epoch));
+        let mut worker = Worker::new(&folder(&self.mount, epoch), self.sync.clone());
         while !self.shared.stop.load(SeqCst) {
             let current = self.shared.epoch.load(SeqCst);
             if current != epoch {
                 epoch = current;
-                worker = Worker::new(&folder(&self.mount, epoch));
+                worker = Worker::new(&folder(&self.mount, epoch), self.sync.clone());
             }
             // Files stay open for some time, so that both new opens and open files are tested.
             if rng.below(8) == 0 {

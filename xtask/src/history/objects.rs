@@ -6,15 +6,16 @@
 //! are tested repeatedly.
 
 use crate::e2e::Rng;
-use crate::sys::AlignedBuffer;
+use crate::sys::{self, AlignedBuffer};
 use ::history::Event;
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
 use std::mem;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Block size in bytes: the unit of reads and writes, and valid for `O_DIRECT` everywhere.
 const BLOCK_BYTES: usize = 4096;
@@ -157,19 +158,26 @@ fn name_of(number: u64) -> String {
 /// One thread's open files on one mount.
 pub struct Worker {
     dir: PathBuf,
-    open: HashMap<(usize, OpenMode), File>,
+    open: HashMap<(usize, OpenMode), Rc<File>>,
     buffer: AlignedBuffer,
     zero_reads: u64,
+    sync: Option<Arc<Mutex<()>>>,
 }
 
 impl Worker {
     /// Creates a worker in the folder of an epoch.
-    pub fn new(dir: &Path) -> Worker {
+    ///
+    /// With `sync`, which the workers of a mount share, a worker syncs new files and changes of
+    /// names before a call counts as executed. That is necessary where sessions end: a session loses
+    /// what it hasn't sent yet. A folder reports a lost change once, to the next caller, so only one
+    /// worker changes names at a time.
+    pub fn new(dir: &Path, sync: Option<Arc<Mutex<()>>>) -> Worker {
         Worker {
             dir: dir.to_path_buf(),
             open: HashMap::new(),
             buffer: AlignedBuffer::new(BLOCK_BYTES),
             zero_reads: 0,
+            sync,
         }
     }
 
@@ -185,6 +193,17 @@ impl Worker {
 
     /// Executes a task.
     pub fn perform(&mut self, task: Task, unique: u64) -> io::Result<Event> {
+        let Some(sync) = self.sync.clone() else { return self.attempt(task, unique) };
+        if !matches!(task, Task::Create(_) | Task::Unlink(_) | Task::Replace) {
+            return self.attempt(task, unique);
+        }
+        let _alone = sync.lock().unwrap_or_else(PoisonError::into_inner);
+        let event = self.attempt(task, unique)?;
+        File::open(&self.dir)?.sync_all()?;
+        Ok(event)
+    }
+
+    fn attempt(&mut self, task: Task, unique: u64) -> io::Result<Event> {
         match task {
             Task::Read(block) => self.read(block),
             Task::Write(block) => self.write(block, unique),
@@ -201,8 +220,28 @@ impl Worker {
         }
     }
 
+    /// Returns a file of blocks, and opens it if necessary.
+    fn file(&mut self, number: usize, open_mode: OpenMode) -> io::Result<Rc<File>> {
+        if let Some(file) = self.open.get(&(number, open_mode)) {
+            return Ok(Rc::clone(file));
+        }
+        let mut options = File::options();
+        match open_mode {
+            OpenMode::ReadOnly => options.read(true),
+            OpenMode::Buffered => options.read(true).write(true).create(true),
+            OpenMode::Direct => options.read(true).write(true).create(true).custom_flags(libc::O_DIRECT),
+        };
+        let file = options.open(self.dir.join(BLOCK_FILES[number].0))?;
+        if self.sync.is_some() && open_mode != OpenMode::ReadOnly {
+            file.sync_all()?;
+        }
+        let file = Rc::new(file);
+        self.open.insert((number, open_mode), Rc::clone(&file));
+        Ok(file)
+    }
+
     fn read(&mut self, block: Block) -> io::Result<Event> {
-        let file = match file(&mut self.open, &self.dir, block.file, block.open_mode) {
+        let file = match self.file(block.file, block.open_mode) {
             // The first writer creates the file.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Event::Read { value: 0 }),
             other => other?,
@@ -217,7 +256,7 @@ impl Worker {
     fn write(&mut self, block: Block, value: u64) -> io::Result<Event> {
         let open_mode =
             if block.open_mode == OpenMode::ReadOnly { OpenMode::Buffered } else { block.open_mode };
-        let file = file(&mut self.open, &self.dir, block.file, open_mode)?;
+        let file = self.file(block.file, open_mode)?;
         let bytes = self.buffer.bytes();
         bytes.chunks_mut(8).for_each(|word| word.copy_from_slice(&value.to_le_bytes()));
         match file.write_at(bytes, offset(block))? {
@@ -229,7 +268,11 @@ impl Worker {
 
     fn create(&self, name: u64) -> io::Result<Event> {
         match File::options().write(true).create_new(true).open(self.dir.join(name_of(name))) {
-            Ok(file) => Ok(Event::Create { inode: file.metadata().ok().map(|found| found.ino()) }),
+            Ok(file) => {
+                let inode = file.metadata().ok().map(|found| found.ino());
+                sys::close(file)?;
+                Ok(Event::Create { inode })
+            }
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(Event::CreateExists),
             Err(error) => Err(error),
         }
@@ -258,9 +301,11 @@ impl Worker {
     fn append(&self, record: u64) -> io::Result<Event> {
         let mut file = File::options().append(true).create(true).open(self.dir.join(LOG))?;
         let line = log_line(record);
-        match file.write(line.as_bytes())? {
-            written if written == line.len() => Ok(Event::Append { record }),
-            written => Err(io::Error::other(format!("only {written} bytes were appended"))),
+        let written = file.write(line.as_bytes())?;
+        sys::close(file)?;
+        match written {
+            _ if written == line.len() => Ok(Event::Append { record }),
+            _ => Err(io::Error::other(format!("only {written} bytes were appended"))),
         }
     }
 
@@ -291,7 +336,9 @@ impl Worker {
     fn replace(&self, value: u64) -> io::Result<Event> {
         let length = if value.is_multiple_of(2) { BLOCK_BYTES } else { 3 * BLOCK_BYTES };
         let beside = self.dir.join(format!("beside {value}"));
-        File::create_new(&beside)?.write_all(&value.to_le_bytes().repeat(length / 8))?;
+        let mut file = File::create_new(&beside)?;
+        file.write_all(&value.to_le_bytes().repeat(length / 8))?;
+        sys::close(file)?;
         fs::rename(&beside, self.dir.join(REPLACED))?;
         Ok(Event::Write { value })
     }
@@ -307,6 +354,7 @@ impl Worker {
     fn set_length(&self, value: u64) -> io::Result<Event> {
         let file = File::options().write(true).create(true).truncate(false).open(self.dir.join(LENGTH))?;
         file.set_len(value)?;
+        sys::close(file)?;
         Ok(Event::Write { value })
     }
 
@@ -315,27 +363,6 @@ impl Worker {
             Ok(found) => Ok(Event::Read { value: found.len() }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Event::Read { value: 0 }),
             Err(error) => Err(error),
-        }
-    }
-}
-
-/// Returns a file of blocks, and opens it if necessary.
-fn file<'a>(
-    open: &'a mut HashMap<(usize, OpenMode), File>,
-    dir: &Path,
-    file: usize,
-    open_mode: OpenMode,
-) -> io::Result<&'a File> {
-    match open.entry((file, open_mode)) {
-        Entry::Occupied(found) => Ok(found.into_mut()),
-        Entry::Vacant(place) => {
-            let mut options = File::options();
-            match open_mode {
-                OpenMode::ReadOnly => options.read(true),
-                OpenMode::Buffered => options.read(true).write(true).create(true),
-                OpenMode::Direct => options.read(true).write(true).create(true).custom_flags(libc::O_DIRECT),
-            };
-            Ok(place.insert(options.open(dir.join(BLOCK_FILES[file].0))?))
         }
     }
 }

@@ -16,6 +16,7 @@ fn run_on(mounts: Vec<PathBuf>) -> (Outcome, Report) {
         calls: 2000,
         until_told: false,
         seed: 1,
+        sync_names: true,
         grace: 30,
         mix: Mix::ByEpoch,
         out: out.path().to_path_buf(),

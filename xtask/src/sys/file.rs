@@ -3,13 +3,19 @@
 use super::{c_name, c_path, check, check_size};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
 use std::path::Path;
 
 /// `fallocate(2)` with `FALLOC_FL_*` mode bits.
 pub fn fallocate(file: &File, mode: i32, offset: u64, length: u64) -> io::Result<()> {
     // SAFETY: takes integers only; the descriptor is open while `file` is borrowed.
     check(unsafe { libc::fallocate(file.as_raw_fd(), mode, offset as i64, length as i64) })
+}
+
+/// `close(2)`, whose error the standard library ignores.
+pub fn close(file: File) -> io::Result<()> {
+    // SAFETY: nothing else closes the descriptor, since its owner has given it up.
+    check(unsafe { libc::close(file.into_raw_fd()) })
 }
 
 /// `truncate(2)`.

@@ -260,7 +260,13 @@ fn client_cut_off(stage: &Stage) -> TestResult {
 fn evictions_under_load(stage: &Stage) -> TestResult {
     let cluster = Cluster::start(stage, "evictions", 2, 2)?;
     let seconds = if stage.full { EVICTION_SECONDS.1 } else { EVICTION_SECONDS.0 };
-    let plan = LoadPlan { threads: 3, seconds, seed: u64::from(std::process::id()), mix: Mix::All };
+    let plan = LoadPlan {
+        threads: 3,
+        seconds,
+        seed: u64::from(std::process::id()),
+        mix: Mix::All,
+        sessions_end: true,
+    };
     let load = Load::start(&cluster.shared_folder("history")?, &stage.scratch("histories")?, plan)?;
     let (begun, mut evictions) = (Instant::now(), [0, 0]);
     let is_time_left = || begun.elapsed() < Duration::from_secs(seconds.saturating_sub(4));

@@ -64,7 +64,13 @@ fn running_cluster(stage: &Stage) -> TestResult {
     let mut cluster = Cluster::start(stage, "fsck", 2, 2)?;
     let folders = cluster.shared_folder("used")?;
     let seconds = if stage.full { 300 } else { 6 };
-    let plan = LoadPlan { threads: 2, seconds, seed: u64::from(std::process::id()), mix: Mix::All };
+    let plan = LoadPlan {
+        threads: 2,
+        seconds,
+        seed: u64::from(std::process::id()),
+        mix: Mix::All,
+        sessions_end: false,
+    };
     let load = Load::start(&folders, &stage.scratch("fsck-history")?, plan)?;
     let start = Instant::now();
     let mut checks = 0;

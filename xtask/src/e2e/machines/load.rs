@@ -18,7 +18,7 @@ const DEADLINE: Duration = Duration::from_secs(600);
 
 /// Returns a load with this number of threads per mount.
 pub fn plan(threads: u32, seconds: u64, seed: u64) -> LoadPlan {
-    LoadPlan { threads, seconds, seed, mix: Mix::All }
+    LoadPlan { threads, seconds, seed, mix: Mix::All, sessions_end: false }
 }
 
 /// Runs a load on all mounts in a new folder, and `beside` concurrently, until both have ended. The
