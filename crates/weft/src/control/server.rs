@@ -71,9 +71,7 @@ pub fn serve_requests<T: Send + 'static>(
             let place = places.clone().take();
             let service = service.clone();
             let answer = move || {
-                let served = serve_one(stream, &*service);
-                drop(held);
-                if let Err(e) = served {
+                if let Err(e) = serve_one(stream, &*service, held) {
                     tracing::debug!("control connection: {e}");
                 }
                 drop(place);
@@ -125,7 +123,9 @@ pub fn listen(socket: &Path, mode: u32) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-fn serve_one(mut stream: UnixStream, service: &dyn Service) -> io::Result<()> {
+/// Answers one request. `held` is dropped before the answer is sent: who has the answer may connect
+/// again at once.
+fn serve_one<T>(mut stream: UnixStream, service: &dyn Service, held: T) -> io::Result<()> {
     stream.set_read_timeout(Some(LINE_TIMEOUT))?;
     stream.set_write_timeout(Some(LINE_TIMEOUT))?;
     let mut line = String::new();
@@ -135,6 +135,7 @@ fn serve_one(mut stream: UnixStream, service: &dyn Service) -> io::Result<()> {
         Err(e) => {
             let error = Error::new(Errno::EINVAL, format!("unknown request {:?}: {e}", line.trim_end()))
                 .hint("command and running process may be of different versions");
+            drop(held);
             return send(&mut stream, &error.into());
         }
     };
@@ -151,6 +152,7 @@ fn serve_one(mut stream: UnixStream, service: &dyn Service) -> io::Result<()> {
         request => service.answer(request),
     };
     let answer = answer.map_or_else(Answer::from, |ok| Answer::Ok { ok });
+    drop(held);
     send(&mut stream, &answer)
 }
 
