@@ -60,7 +60,8 @@ fn execute(tx: &mut Tx<'_>, op: &MetaOp) -> Outcome<MetaReply> {
         }
         MetaOp::ListXattr { ino } => xattr::list(tx, *ino),
         MetaOp::RemoveXattr { ino, name } => xattr::remove(tx, *ino, name),
-        MetaOp::Open { ino, .. } | MetaOp::Reopen { ino, .. } => data::open(tx, *ino),
+        MetaOp::Open { ino, requested_lease } => data::open(tx, *ino, requested_lease.is_none()),
+        MetaOp::Reopen { ino, .. } => data::open(tx, *ino, false),
         // The permission was checked before.
         MetaOp::MayOpen { ino, .. } => tx.inode(*ino).map(|_| MetaReply::Unit),
         MetaOp::WriteInline { ino, offset, data, kill_suid_sgid, at_end } => {

@@ -55,7 +55,7 @@ pub use lease::{LeaseGrant, LeaseMode, Recall, RecallAck, ReportedSize};
 pub use lock::{HeldLock, LockFamily, LockKind, LockOwner, LockRange};
 pub use message::{AnswerKind, Malformed, Message, Request, Service};
 pub use meta::{
-    AccessTime, AsyncChange, AsyncCreate, DirEntry, DirectoryState, EntryDescription, FileInfo,
+    AccessTime, AsyncChange, AsyncCreate, BegunWrite, DirEntry, DirectoryState, EntryDescription, FileInfo,
     MAX_RECLAIMED, MetaOp, MetaReply, MetaRequest, MetaResponse, MetadataUsage, Migration, PatternChange,
     PendingFile, RenameMode, StoreSpace, WriteRecord, XattrMode,
 };

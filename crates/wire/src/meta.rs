@@ -83,6 +83,9 @@ pub struct PendingFile {
     pub created: Timestamp,
     /// Complete content, which is inline.
     pub content: Bytes,
+    /// The session writes the content to chunks: the service chooses a layout, and records that this
+    /// session changes them, as [`MetaOp::BeginWrite`] does. `content` is empty then.
+    pub begins_write: bool,
     /// When the application wrote the content; `None` if the file is empty. The service takes that
     /// as the mtime if it is recent.
     pub written: Option<Timestamp>,
@@ -346,6 +349,15 @@ pub enum MetaOp {
     Sync,
 }
 
+/// A write of a new file's chunks that the session may continue.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BegunWrite {
+    /// Layout of the chunks.
+    pub layout: Layout,
+    /// Lease epoch, as in [`FileInfo::epoch`].
+    pub epoch: u64,
+}
+
 /// A file's content as the metadata service knows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FileInfo {
@@ -366,6 +378,9 @@ pub struct FileInfo {
     /// The session has truncated the file, and hasn't reported yet that its chunks are cut
     /// ([`MetaOp::TruncateDone`]).
     pub truncate_pending: bool,
+    /// No session has a write record of the file: all sizes and times are reported. Only in answers
+    /// to an [`MetaOp::Open`] without a requested lease; services of version 0.1.0 never say so.
+    pub is_reported: bool,
 }
 
 /// One entry of a directory.
@@ -431,13 +446,15 @@ pub struct WriteRecord {
 pub enum MetaReply {
     Unit,
     Entry(Attr),
-    /// A regular file that was just created: empty, without chunks.
+    /// A regular file that was just created.
     Created {
         attr: Attr,
         /// Largest inline content in bytes.
         inline_limit: u32,
         /// It has no extended attributes, ACLs included.
         has_no_xattrs: bool,
+        /// The write that the command has begun; `None` for a file without chunks.
+        begun: Option<Box<BegunWrite>>,
     },
     Attr(Attr),
     /// The renamed inode, and the one that was replaced (or exchanged), after the operation.

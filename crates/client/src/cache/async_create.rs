@@ -9,7 +9,7 @@
 //! *asynchronously*: the application gets its file at once. The client keeps what is written to the
 //! file, as long as that fits inline, and the permissions, owner and times that the application
 //! sets. It sends the file with all of that in one command ([`wire::MetaOp::CommitCreate`]) on
-//! close, or earlier.
+//! close, or earlier ([`super::commit_create`]).
 //!
 //! # Guarantees
 //!
@@ -33,23 +33,20 @@
 use crate::cache::Delegations;
 use crate::cache::complete_directories::{CompleteDirectories, added_name};
 use crate::cache::heuristic::{Backoff, UseFrequency};
-use crate::cache::pending_create::{CommitCreate, MAX_BYTES, PendingCreate, Sealed, commit_all};
+use crate::cache::pending_create::{CommitCreate, MAX_BYTES, PendingCreate, commit_all};
 use crate::cache::preallocation::{FIRST_INODES, InodePreallocation, MORE_INODES, NewInode, new_file_attr};
-use crate::file::content::NewFile;
 use crate::file::handle::Handle;
 use crate::file::inode::{InodeTable, OpenInode};
-use crate::kernel::page_fill::Bypass;
 use crate::metadata::attributes::CachedAttr;
-use crate::session::lease_holder::{Concerned, LocalFuture};
+use crate::session::lease_holder::Concerned;
 use crate::session::leases::{Leases, RequestStamp};
-use crate::{Client, entry};
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
-use types::{Credentials, Errno, Error, HashMap, HashSet, InodeId, Result, SetAttr, mode};
+use types::{Credentials, HashMap, HashSet, InodeId, Result, SetAttr, mode};
 use wire::{AsyncCreate, LeaseMode, MetaOp, PendingFile};
 
 /// Longest time that a create stays pending. After that, the file survives the death of this
@@ -265,10 +262,12 @@ impl AsyncCreates {
             creates.map(|(create, _)| create).filter(|one| one.name() == name).cloned().collect()
         };
         match op {
-            // Sending an asynchronous create may include the introduction of a user.
-            MetaOp::CommitCreate { .. } | MetaOp::PreallocateInodes { .. } | MetaOp::SupplyGroups { .. } => {
-                Vec::new()
-            }
+            // Sending an asynchronous create may include the introduction of a user, and a write to
+            // its chunks under another epoch.
+            MetaOp::CommitCreate { .. }
+            | MetaOp::PreallocateInodes { .. }
+            | MetaOp::SupplyGroups { .. }
+            | MetaOp::Reopen { .. } => Vec::new(),
             MetaOp::Lookup { parent, name }
             | MetaOp::Unlink { parent, name, .. }
             | MetaOp::Create { parent, name, .. }
@@ -364,7 +363,7 @@ impl AsyncCreates {
         shard.entry(dir).or_default().creates.insert(create.ino(), (create, inode));
     }
 
-    fn remove(&self, create: &PendingCreate) -> Option<Arc<OpenInode>> {
+    pub(super) fn remove(&self, create: &PendingCreate) -> Option<Arc<OpenInode>> {
         let dir = create.file.parent;
         let mut shard = self.shard(dir);
         let (_, inode) = shard.get_mut(&dir)?.creates.remove(&create.ino())?;
@@ -469,6 +468,7 @@ impl Delegations {
             umask,
             created: attr.btime,
             content: Bytes::new(),
+            begins_write: false,
             written: None,
             set: SetAttr::default(),
         };
@@ -597,72 +597,5 @@ impl Delegations {
             }
         };
         self.names.async_creates.record_delegation(&self.session.leases, dir, granted);
-    }
-}
-
-impl CommitCreate for Client {
-    fn commit_create<'a>(&'a self, create: &'a PendingCreate) -> LocalFuture<'a, ()> {
-        Box::pin(async move {
-            let outcome = self.execute_create(create).await;
-            self.finish_create(create, outcome).await;
-        })
-    }
-}
-
-impl Client {
-    async fn execute_create(&self, create: &PendingCreate) -> Result<()> {
-        let Some(Sealed { file, attr: attr_seen }) = create.sealed() else { return Ok(()) };
-        let (ino, parent, content) = (file.ino, file.parent, file.content.clone());
-        let _made = self.names.begin_create(parent, |ino| self.inodes.note_unused(ino));
-        let losses = self.session.verifiers.losses();
-        let answer =
-            self.session.change_as(create.credentials, MetaOp::CommitCreate { file: Box::new(file) }).await?;
-        let fresh = NewFile::of(&answer.reply);
-        let attr = entry(answer.reply)?;
-        if attr.ino != ino {
-            return Err(Error::new(
-                Errno::EPROTO,
-                format!("inode {} was created instead of inode {ino}", attr.ino),
-            ));
-        }
-        self.inodes.note_created_attr(answer.stamp, &attr);
-        let Some(inode) = self.inodes.open(ino) else { return Ok(()) };
-        let lease = self.session.leases.lease_covering(answer.stamp, ino);
-        {
-            let mut known = inode.content.lock();
-            known.unsynced_metadata.made(losses);
-            if let (Some(fresh), Some(lease)) = (fresh, lease) {
-                known.load_new(&attr, fresh, lease, content.clone());
-            }
-        }
-        if attr_seen != attr || lease.is_none() {
-            self.kernel.drop_cached(ino, Some(&inode), Bypass::Once).await;
-        }
-        Ok(())
-    }
-
-    async fn finish_create(&self, create: &PendingCreate, outcome: Result<()>) {
-        let failure = outcome.as_ref().err().cloned();
-        self.names.prefixes.record_outcome(&create.possible_name, &outcome);
-        create.finish(outcome);
-        self.inodes.note_directory_change();
-        let Some(inode) = self.names.async_creates.remove(create) else { return };
-        match failure {
-            // Applications that use the file get the error. All names of the directory are dropped
-            // from the kernel's cache, so that they are looked up again.
-            Some(error) => {
-                let name = String::from_utf8_lossy(&create.file.name).into_owned();
-                tracing::error!(
-                    ino = %create.file.ino,
-                    directory = %create.file.parent,
-                    name,
-                    hint = "the application gets an error when it closes the file",
-                    "an asynchronous create failed, and the new file is lost: {error}"
-                );
-                self.kernel.drop_cached(create.file.parent, None, Bypass::Once).await;
-            }
-            None => inode.set_async_create(None),
-        }
-        self.files.end_use(&inode).await;
     }
 }

@@ -3,6 +3,7 @@
 
 pub(crate) mod async_change;
 pub(crate) mod async_create;
+pub(crate) mod commit_create;
 pub(crate) mod complete_directories;
 pub(crate) mod creates_in_flight;
 pub(crate) mod directory_attributes;

@@ -2,14 +2,14 @@
 //! metadata service.
 //!
 //! Until it is sealed, the client keeps what the application writes to the file and which
-//! attributes it sets. All of that leaves in one command.
+//! attributes it sets. All of that leaves in one command ([`super::commit_create`]).
 
 use crate::session::lease_holder::{LocalFuture, PossibleName};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use rt::IoBuf;
 use rt::sync::Event;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use types::{Attr, Credentials, InodeId, Result, SetAttr, SetTime, Timestamp, mode};
@@ -34,6 +34,8 @@ pub(crate) struct PendingCreate {
     /// Marks its name as possibly present.
     pub(super) possible_name: PossibleName,
     state: Mutex<State>,
+    /// The commit has stored the first write, too.
+    has_first_write: AtomicBool,
     finished: Event,
     committer: Weak<dyn CommitCreate>,
     /// Size of the content of all asynchronous creates together, in bytes.
@@ -67,6 +69,16 @@ pub(super) struct Sealed {
     pub(super) file: PendingFile,
     /// The attributes that the application has seen.
     pub(super) attr: Attr,
+    /// The first write to the file, if that is too large for inline content.
+    pub(super) first_write: Option<FirstWrite>,
+}
+
+/// A write that waits for the commit, which stores it in chunks if it can.
+#[derive(Clone)]
+pub(crate) struct FirstWrite {
+    pub(crate) buf: IoBuf,
+    /// Bypasses every cache (`O_DIRECT`).
+    pub(crate) direct: bool,
 }
 
 impl Unsent {
@@ -112,11 +124,12 @@ impl Unsent {
         };
     }
 
-    fn seal(self, file: &PendingFile) -> Sealed {
+    fn seal(self, file: &PendingFile, first_write: Option<FirstWrite>) -> Sealed {
         let Unsent { attr, content, written, set } = self;
         // A write may have followed.
         let set = SetAttr { ctime: set.ctime.map(|_| attr.ctime), ..set };
-        Sealed { file: PendingFile { content: content.into(), written, set, ..file.clone() }, attr }
+        let file = PendingFile { content: content.into(), written, set, ..file.clone() };
+        Sealed { file, attr, first_write }
     }
 }
 
@@ -136,6 +149,7 @@ impl PendingCreate {
             since_ns: rt::monotonic_ns(),
             possible_name,
             state: Mutex::new(State::Pending(unsent)),
+            has_first_write: AtomicBool::new(false),
             finished: Event::new(),
             committer,
             all_bytes,
@@ -203,20 +217,48 @@ impl PendingCreate {
     /// Sends the file to the service, unless that has begun. Runs as a separate task: it continues
     /// if the waiting application is killed.
     pub(super) fn begin_commit(self: &Arc<Self>) {
-        if !self.seal() {
-            return;
+        if self.seal() {
+            self.send();
         }
+    }
+
+    fn send(self: &Arc<Self>) {
         let Some(committer) = self.committer.upgrade() else { return };
         let create = self.clone();
         rt::spawn(async move { committer.commit_create(&create).await });
     }
 
+    /// Commits the file together with its first write, if that is too large for inline content; at
+    /// the end of the file without an `offset`. Returns whether the write is executed.
+    ///
+    /// # Errors
+    /// Why the service has refused the file.
+    pub(crate) async fn commit_with(
+        self: &Arc<Self>,
+        offset: Option<u64>,
+        first_write: FirstWrite,
+    ) -> Result<bool> {
+        let len = first_write.buf.len();
+        let is_at_start = |unsent: &Unsent| unsent.content.is_empty() && offset.is_none_or(|at| at == 0);
+        if len <= self.inline_limit as usize || !self.seal_with(is_at_start, Some(first_write)) {
+            return Ok(false);
+        }
+        self.send();
+        self.finished.wait().await;
+        self.outcome()?;
+        Ok(self.has_first_write.load(Ordering::Acquire))
+    }
+
     /// Fixes what is to be sent. Returns false if it was fixed already.
     pub(super) fn seal(&self) -> bool {
+        self.seal_with(|_| true, None)
+    }
+
+    fn seal_with(&self, permits: impl FnOnce(&Unsent) -> bool, first_write: Option<FirstWrite>) -> bool {
         let mut state = self.state.lock();
         match std::mem::replace(&mut *state, State::Finished(Ok(()))) {
-            State::Pending(unsent) => {
-                *state = State::Sealed(unsent.seal(&self.file));
+            State::Pending(unsent) if permits(&unsent) => {
+                *state = State::Sealed(unsent.seal(&self.file, first_write));
                 true
             }
             other => {
@@ -224,6 +266,11 @@ impl PendingCreate {
                 false
             }
         }
+    }
+
+    /// Records that the commit has stored the first write.
+    pub(super) fn note_first_write(&self) {
+        self.has_first_write.store(true, Ordering::Release);
     }
 
     /// Returns the sealed file; `None` if it is pending or finished.

@@ -160,6 +160,7 @@ impl Files {
             _ => return Ok(false),
         }
         content.lease = if content.inline.is_some() { LeaseMode::Write } else { LeaseMode::Shared };
+        content.has_only_written_chunks = false;
         Ok(true)
     }
 

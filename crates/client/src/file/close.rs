@@ -154,16 +154,17 @@ impl Files {
         if done && is_exclusive {
             self.finish_truncate(inode).await?;
         }
-        let (size, mtime, layout, generation) = {
+        let (size, mtime, layout, generation, end) = {
             let content = inode.content.lock();
             if !content.phase.is_writer() || !(content.phase.needs_report() || done) {
                 return Ok(());
             }
-            (content.size, content.phase.unreported_change(), content.layout.clone(), content.generation)
+            let end = if content.has_only_written_chunks { content.size } else { u64::MAX };
+            (content.size, content.phase.unreported_change(), content.layout.clone(), content.generation, end)
         };
         let Allocated { blocks, lens } = match &layout {
             Some(layout) if exact == BlockAccuracy::Exact => {
-                self.chunk_files.allocated(inode.ino, layout).await?
+                self.chunk_files.allocated(inode.ino, layout, end).await?
             }
             Some(layout) => self.chunk_files.allocated_estimate(inode.ino, layout, size).await?,
             None => Allocated { blocks: 0, lens: Vec::new() },
@@ -219,7 +220,10 @@ impl Files {
         inode.pending_recalls.fetch_sub(1, Ordering::Relaxed);
         match remaining {
             Some(LeaseMode::Permissions) | None => content.unload(),
-            Some(mode) => content.lease = mode,
+            Some(mode) => {
+                content.lease = mode;
+                content.has_only_written_chunks = false;
+            }
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Open files: the operations of a descriptor between open and close.
 
+use crate::cache::pending_create::FirstWrite;
 use crate::entry;
 use crate::file::Files;
 use crate::file::access::LeaseNeed;
@@ -349,9 +350,9 @@ impl Files {
         handle.ensure_append_only(how.append || how.o_append)?;
         // The next read is the first one after a change.
         inode.atime_quiet_until_ns.store(0, Ordering::Relaxed);
-        if let Some(create) = inode.async_create().filter(|_| !how.durable)
-            && create.write((!how.append).then_some(offset), &buf)
-        {
+        let at = (!how.append).then_some(offset);
+        let create = inode.async_create().filter(|_| !how.durable && !how.written_back);
+        if create.as_ref().is_some_and(|create| create.write(at, &buf)) {
             return Ok(len);
         }
         let range = ByteRange::at(offset, len as u64);
@@ -361,10 +362,18 @@ impl Files {
         } else {
             Some(self.kernel.block_page_fills(inode, place).await)
         };
-        let is_delayed =
-            self.write_behind.is_some() && Box::pin(self.delay_write(handle, offset, &buf, how)).await?;
+        let mut is_done = match create {
+            Some(create) => {
+                let first = FirstWrite { buf: buf.clone(), direct: how.direct };
+                Box::pin(async move { create.commit_with(at, first).await }).await?
+            }
+            None => false,
+        };
+        if !is_done && self.write_behind.is_some() {
+            is_done = Box::pin(self.delay_write(handle, offset, &buf, how)).await?;
+        }
         let kill =
-            !is_delayed && self.write_under_a_lease(inode, offset, &buf, how, fill_barrier.as_mut()).await?;
+            !is_done && self.write_under_a_lease(inode, offset, &buf, how, fill_barrier.as_mut()).await?;
         if kill {
             Box::pin(self.kill_suid_sgid(inode)).await?;
         }

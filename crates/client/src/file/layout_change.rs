@@ -136,7 +136,7 @@ impl Files {
         // Before the truncation counts as done: size recovery measures the chunk files of a session
         // that dies between the two. Otherwise the blocks of the longer file would hide holes.
         let (ino, Allocated { blocks, lens }) =
-            (inode.ino, self.chunk_files.allocated(inode.ino, &layout).await?);
+            (inode.ino, self.chunk_files.allocated(inode.ino, &layout, u64::MAX).await?);
         let report = MetaOp::EndWrite { ino, size, blocks, lens, mtime, done: false, kill_suid_sgid: false };
         self.change_as_client(report).await?;
         self.change_as_client(MetaOp::TruncateDone { ino: inode.ino }).await?;
@@ -315,8 +315,9 @@ impl Files {
         let done = {
             let _in_flight = inode.in_flight.begin(ByteRange::new(0, u64::MAX)).await;
             let (under, known) = {
-                let content = inode.content.lock();
+                let mut content = inode.content.lock();
                 content.check_generation(inode.ino, generation)?;
+                content.has_only_written_chunks = false;
                 (content.under(inode.ino), content.length_bounds.clone())
             };
             let chunked = Chunked::new(&layout, &known);

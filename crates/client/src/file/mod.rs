@@ -7,6 +7,7 @@ pub(crate) mod chunk_files;
 pub(crate) mod close;
 pub(crate) mod content;
 pub(crate) mod exclusive;
+mod first_write;
 pub(crate) mod flags;
 pub(crate) mod handle;
 pub(crate) mod in_flight;

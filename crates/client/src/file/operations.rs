@@ -70,13 +70,14 @@ impl Client {
             self.delegations.count_sync_create(credentials, parent, (mode, flags));
             self.delegations.count_prefix_create(credentials, parent, &name);
         }
+        let is_new = fresh.is_some();
         if let Some(fresh) = fresh.filter(|_| is_sole_use) {
             let mut content = handle.inode.content.lock();
             if let Some(lease) = self.session.leases.lease_covering(stamp, attr.ino) {
                 content.load_new(&attr, fresh, lease, Bytes::new());
             }
         }
-        let found_with = fresh.is_none().then_some(flags);
+        let found_with = (!is_new).then_some(flags);
         self.files.ensure_created_lease(&handle, found_with).await?;
         Ok((self.attributes.known(stamp, parent, self.inodes.overlay(attr)), handle))
     }

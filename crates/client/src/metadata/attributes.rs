@@ -131,6 +131,10 @@ impl Attributes {
                     Err(error) if error.errno == Errno::EACCES => return Ok(attr),
                     info => info?,
                 };
+                // The clocks of targets aren't those of the sessions that set times.
+                if info.is_reported {
+                    return Ok(self.inodes.overlay(info.attr));
+                }
                 let under = LeaseContext { epoch: info.epoch, ..LeaseContext::without_lease(attr.ino) };
                 (self.inodes.overlay(info.attr), under, info.layout.map(Arc::new), info.inline.is_some())
             }

@@ -298,10 +298,14 @@ impl Coherence {
         if let MetaOp::Reopen { ino, above_epoch: past } = *op {
             self.leases.end_epoch(ino, past);
         }
-        if let MetaReply::File(info) = reply
-            && info.layout.is_some()
-        {
-            info.epoch = self.leases.epoch(info.attr.ino);
+        match reply {
+            MetaReply::File(info) if info.layout.is_some() => {
+                info.epoch = self.leases.epoch(info.attr.ino);
+            }
+            MetaReply::Created { attr, begun: Some(begun), .. } => {
+                begun.epoch = self.leases.epoch(attr.ino);
+            }
+            _ => {}
         }
     }
 

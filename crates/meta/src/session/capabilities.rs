@@ -41,7 +41,11 @@ impl Capabilities {
         let writes = !is_read_only && (writes || self.leases.is_written_by(session.id, inode.into()));
         let rights = if writes { Rights::READ_WRITE } else { Rights::READ };
         let holder = session.holder.load(Relaxed);
-        let epoch = if let MetaReply::File(info) = reply { info.epoch } else { 0 };
+        let epoch = match reply {
+            MetaReply::File(info) => info.epoch,
+            MetaReply::Created { begun: Some(begun), .. } => begun.epoch,
+            _ => 0,
+        };
         let grant = Grant { session: session.id, inode, rights, holder, epoch, valid_s: 0, expires: 0 };
         let signed = ring.sign(grant, ring.cluster_time_s(rt::monotonic_ns()))?;
         Some(Capability(*signed.as_bytes()))

@@ -38,6 +38,7 @@ fn file(parent: InodeId, name: &str, ino: InodeId, content: &str) -> PendingFile
         umask: 0,
         created: types::Timestamp::default(),
         content: bytes(content),
+        begins_write: false,
         written: None,
         set: types::SetAttr::default(),
     }

@@ -96,6 +96,7 @@ fn a_session_with_access_to_a_file_gets_a_capability() {
             umask: 0,
             created: types::Timestamp::default(),
             content,
+            begins_write: false,
             written: None,
             set: types::SetAttr::default(),
         };

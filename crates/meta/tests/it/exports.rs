@@ -422,6 +422,7 @@ fn asynchronous_creates_of_restricted_clients_are_ignored() {
                 umask: 0,
                 created: types::Timestamp::default(),
                 content: Bytes::new(),
+                begins_write: false,
                 written: None,
                 set: types::SetAttr::default(),
             };

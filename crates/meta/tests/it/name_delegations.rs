@@ -184,6 +184,7 @@ fn creates_completed_during_a_recall_are_found() {
             umask: 0,
             created: made,
             content,
+            begins_write: false,
             written: None,
             set: types::SetAttr::default(),
         };

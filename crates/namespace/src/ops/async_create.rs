@@ -3,13 +3,13 @@
 
 use super::attr::set_attributes;
 use super::create::{NewEntry, named_file, pattern_for_children};
-use super::data::{inline_limit, put_inline};
+use super::data::{begin_first_write, inline_limit, put_inline};
 use crate::flags;
 use crate::keys;
 use crate::record::Inode;
 use crate::tx::{Outcome, Tx, check_name};
 use types::{Errno, Error, InodeFlags, InodeId, SetAttr, Timestamp, mode};
-use wire::{MetaReply, PendingFile};
+use wire::{BegunWrite, MetaReply, PendingFile};
 
 /// Inode numbers that one request gets at most: as many as an application creates in a directory
 /// within a second. At one such request every second, a partition has enough for eight years, even
@@ -57,6 +57,9 @@ pub(crate) fn async_create(tx: &mut Tx<'_>, file: &PendingFile) -> Outcome<MetaR
         return Err(not_preallocated(ino, parent).into());
     }
     check_name(&file.name)?;
+    if file.begins_write && !file.content.is_empty() {
+        return Err(Errno::EINVAL.into());
+    }
     let known = [
         keys::inode(parent),
         keys::partition_counters(parent.partition()),
@@ -93,7 +96,14 @@ pub(crate) fn async_create(tx: &mut Tx<'_>, file: &PendingFile) -> Outcome<MetaR
         let changed = recent_or_now(file.set.ctime, tx.env.now);
         set_attributes(tx, ino, &mut inode, &SetAttr { ctime: Some(changed), ..file.set })?;
     }
-    Ok(site.finish(tx, ino, &inode))
+    let layout = if file.begins_write { begin_first_write(tx, ino, &mut inode)? } else { None };
+    let begun = layout.map(|layout| Box::new(BegunWrite { layout, epoch: 0 }));
+    Ok(match site.finish(tx, ino, &inode) {
+        MetaReply::Created { attr, inline_limit, has_no_xattrs, .. } => {
+            MetaReply::Created { attr, inline_limit, has_no_xattrs, begun }
+        }
+        other => other,
+    })
 }
 
 fn set_times(inode: &mut Inode, created: Timestamp, now: Timestamp) {

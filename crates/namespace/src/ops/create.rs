@@ -169,7 +169,7 @@ fn created_reply(ino: InodeId, inode: &Inode) -> MetaReply {
         return MetaReply::Entry(attr);
     }
     let inline_limit = inode.pattern.map_or(0, |pattern| pattern.inline_limit);
-    MetaReply::Created { attr, inline_limit, has_no_xattrs: inode.xattr_names == 0 }
+    MetaReply::Created { attr, inline_limit, has_no_xattrs: inode.xattr_names == 0, begun: None }
 }
 
 /// The type bits of a mode that [`create`] supports.

@@ -29,10 +29,12 @@ pub(crate) struct Report<'a> {
     pub kill_suid_sgid: bool,
 }
 
-/// Returns everything needed to read a file.
-pub(crate) fn open(tx: &Tx<'_>, ino: InodeId) -> Outcome<MetaReply> {
+/// Returns everything needed to read a file. `for_one_use`: also whether all sizes and times are
+/// reported.
+pub(crate) fn open(tx: &Tx<'_>, ino: InodeId, for_one_use: bool) -> Outcome<MetaReply> {
     let inode = tx.regular(ino)?;
-    Ok(MetaReply::File(file_info(tx, ino, &inode)?))
+    let is_reported = for_one_use && tx.scan(&keys::writing_of(ino), 1)?.is_empty();
+    Ok(MetaReply::File(FileInfo { is_reported, ..file_info(tx, ino, &inode)? }))
 }
 
 /// Position of a write into inline content.
@@ -104,15 +106,7 @@ pub(crate) fn begin_write(tx: &mut Tx<'_>, ino: InodeId) -> Outcome<MetaReply> {
         tx.put_inode(ino, &inode);
     }
     if inode.layout.is_none() {
-        let pattern = pattern_of(&inode)?;
-        let layout = Layout {
-            chunk_size: pattern.chunk_size,
-            pool: pattern.pool,
-            scheme: pattern.scheme,
-            groups: layout::choose(tx.env.map, &pattern, ino, tx.env.seed)?,
-            slots: Vec::new(),
-        };
-        inode.layout = Some((&layout).into());
+        inode.layout = Some((&new_layout(tx, ino, &inode)?).into());
         tx.put_inode(ino, &inode);
     }
     let record = own_write_record(tx, ino)?;
@@ -120,6 +114,30 @@ pub(crate) fn begin_write(tx: &mut Tx<'_>, ino: InodeId) -> Outcome<MetaReply> {
         put_own_write_record(tx, ino, Writing { writing: true, ..record });
     }
     Ok(MetaReply::File(file_info(tx, ino, &inode)?))
+}
+
+/// The same for an empty file that is being created, which has no inline content from then on. The
+/// caller stores the inode. Returns the layout; `None`, without a change, if there is none that has
+/// room: the file can be created nevertheless.
+pub(super) fn begin_first_write(tx: &mut Tx<'_>, ino: InodeId, inode: &mut Inode) -> Outcome<Option<Layout>> {
+    let layout = match new_layout(tx, ino, inode) {
+        Err(Failure::Refused(_)) => return Ok(None),
+        layout => layout?,
+    };
+    (inode.layout, inode.inline) = (Some((&layout).into()), false);
+    put_own_write_record(tx, ino, Writing { writing: true, truncate_to: None });
+    Ok(Some(layout))
+}
+
+fn new_layout(tx: &Tx<'_>, ino: InodeId, inode: &Inode) -> Outcome<Layout> {
+    let pattern = pattern_of(inode)?;
+    Ok(Layout {
+        chunk_size: pattern.chunk_size,
+        pool: pattern.pool,
+        scheme: pattern.scheme,
+        groups: layout::choose(tx.env.map, &pattern, ino, tx.env.seed)?,
+        slots: Vec::new(),
+    })
 }
 
 /// Deletes the inline copy: the content is in the chunk files. A repeated call changes only size
@@ -246,6 +264,7 @@ fn file_info(tx: &Tx<'_>, ino: InodeId, inode: &Inode) -> Outcome<FileInfo> {
         inline_limit,
         epoch: 0,
         truncate_pending: false,
+        is_reported: false,
     })
 }
 

@@ -65,6 +65,8 @@ const SMALL_FILES_PER_DIR: u64 = 24;
 const NAME_PREFIXES: u64 = 3;
 /// Size of a small file in bytes.
 const SMALL_FILE_BYTES: usize = 64;
+/// Size of every third one in bytes: more than inline content.
+const LARGER_FILE_BYTES: usize = 20_480;
 /// Seconds that are added to a value which is stored as a file's mtime: no file has such a time
 /// otherwise.
 const MTIME_BASE: i64 = 8_000_000_000;
@@ -531,9 +533,7 @@ impl Application {
                 if below(4) == 0 {
                     rt::sleep(std::time::Duration::from_nanos(below(MAX_EMPTY_NS))).await;
                 }
-                let buf = IoBuf::from_slice(&value.to_le_bytes().repeat(SMALL_FILE_BYTES / 8));
-                let how = WriteOptions { durable: self.syncs_writes, ..WriteOptions::default() };
-                let written = handle.write(0, buf, how).await;
+                let written = self.write_small(&handle, value, small_size(number)).await;
                 let flushed = handle.flush().await;
                 handle.release().await;
                 written.and(flushed)?;
@@ -549,6 +549,15 @@ impl Application {
             }
         };
         self.record(format!("small {dir} {name}"), Event::Write { value }, make).await;
+    }
+
+    /// Writes a small file, some of the larger ones in two steps.
+    async fn write_small(&self, handle: &File, value: u64, size: usize) -> Result<()> {
+        let content = value.to_le_bytes().repeat(size / 8);
+        let (head, tail) = content.split_at(if below(2) == 0 { SMALL_FILE_BYTES } else { size });
+        let how = WriteOptions { durable: self.syncs_writes, ..WriteOptions::default() };
+        handle.write(0, IoBuf::from_slice(head), how).await?;
+        handle.write(head.len() as u64, IoBuf::from_slice(tail), how).await.map(drop)
     }
 
     async fn rename_small(&self, parent: InodeId, old: &str, new: &str) -> Result<()> {
@@ -614,21 +623,26 @@ impl Application {
     }
 
     async fn read_small(&self, creator: u32, number: u64) {
-        let (dir, name) = small_name(creator, number);
+        let ((dir, name), size) = (small_name(creator, number), small_size(number));
+        let is_made = self.recorder.small_made.borrow().contains(&(creator, number));
         let read = async {
             let content = async {
                 let parent = self.client.lookup(ROOT_USER, InodeId::ROOT, dir.as_bytes()).await?.ino;
                 let attr = self.client.lookup(ROOT_USER, parent, name.as_bytes()).await?;
                 let handle = self.client.open(ROOT_USER, attr.ino, 0).await;
                 self.client.forget(attr.ino, 1);
-                let (handle, buf) = (handle?, IoBuf::alloc(SMALL_FILE_BYTES));
+                let (handle, buf) = (handle?, IoBuf::alloc(size));
                 let read = handle.read(0, buf.clone(), ReadOptions::default()).await;
                 handle.release().await;
                 Ok::<_, Error>((read?, buf))
             };
             match content.await {
                 Ok((0, _)) => Some(Event::Read { value: 0 }),
-                Ok((SMALL_FILE_BYTES, buf)) => Some(decode_block(buf.as_slice())),
+                Ok((len, buf)) if len == size => Some(decode_block(buf.as_slice())),
+                // The writes of a file aren't atomic.
+                Ok((SMALL_FILE_BYTES, buf)) if !is_made => {
+                    Some(decode_block(&buf.as_slice()[..SMALL_FILE_BYTES]))
+                }
                 Ok((short, _)) => Some(Event::Refused { what: format!("read: {short} bytes"), errno: 0 }),
                 Err(error) if error.errno == Errno::ENOENT => Some(Event::Read { value: 0 }),
                 Err(error) if is_uncertain(&error) => None,
@@ -721,6 +735,11 @@ impl Application {
 
 fn object_of(file: u64, block: u64) -> String {
     format!("file{file} block {block}")
+}
+
+/// Returns the size of a small file in bytes.
+fn small_size(number: u64) -> usize {
+    if number.is_multiple_of(3) { LARGER_FILE_BYTES } else { SMALL_FILE_BYTES }
 }
 
 /// Returns the directory and the name of a small file: a directory of its maker, or one that all

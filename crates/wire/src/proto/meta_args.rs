@@ -436,6 +436,8 @@ pub(crate) struct PendingFileFields {
     pub written: Option<TimeFields>,
     #[prost(message, optional, tag = "9")]
     pub set: Option<SetFields>,
+    #[prost(bool, tag = "10")]
+    pub begins_write: bool,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -689,8 +691,8 @@ impl TryFrom<SetPatternFields> for MetaOp {
 
 impl From<&PendingFile> for PendingFileFields {
     fn from(file: &PendingFile) -> PendingFileFields {
-        let PendingFile { ino, parent, ref name, mode, umask, created: made, ref content, written, ref set } =
-            *file;
+        let PendingFile { ino, parent, ref name, mode, umask, created: made, ref content, .. } = *file;
+        let PendingFile { begins_write, written, ref set, .. } = *file;
         let (name, content) = (name.clone(), content.clone());
         PendingFileFields {
             ino: ino.0,
@@ -702,6 +704,7 @@ impl From<&PendingFile> for PendingFileFields {
             made: Some(made.into()),
             written: written.map(TimeFields::from),
             set: (*set != SetAttr::default()).then(|| set.into()),
+            begins_write,
         }
     }
 }
@@ -720,6 +723,7 @@ impl TryFrom<PendingFileFields> for PendingFile {
             umask: f.umask,
             created: made,
             content: f.content,
+            begins_write: f.begins_write,
             written: f.written.map(TryInto::try_into).transpose()?,
             set: f.set.map(TryInto::try_into).transpose()?.unwrap_or_default(),
         })

@@ -5,8 +5,8 @@ use super::common::{Numbered, name, partitions, pool, required};
 use super::error::ErrorFields;
 use super::meta_args::LockRangeFields;
 use crate::{
-    DirEntry, EntryDescription, FileInfo, LeaseMode, LockKind, Malformed, MetaReply, MetadataUsage,
-    Migration, Recall, StoreSpace,
+    BegunWrite, DirEntry, EntryDescription, FileInfo, LeaseMode, LockKind, Malformed, MetaReply,
+    MetadataUsage, Migration, Recall, StoreSpace,
 };
 use bytes::Bytes;
 use types::{InodeId, Scheme};
@@ -91,6 +91,10 @@ pub(crate) struct CreatedFields {
     inline_limit: u32,
     #[prost(bool, tag = "3")]
     bare: bool,
+    #[prost(message, optional, tag = "4")]
+    layout: Option<LayoutFields>,
+    #[prost(fixed64, tag = "5")]
+    epoch: u64,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -141,6 +145,8 @@ pub(crate) struct FileFields {
     uncut: bool,
     #[prost(uint64, repeated, tag = "7")]
     known: Vec<u64>,
+    #[prost(bool, tag = "8")]
+    is_reported: bool,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -227,9 +233,12 @@ impl From<&MetaReply> for ReplyFields {
         match reply {
             MetaReply::Unit => ReplyFields::Unit(()),
             MetaReply::Entry(attr) => ReplyFields::Entry(attr.into()),
-            MetaReply::Created { attr, inline_limit, has_no_xattrs: bare } => {
+            MetaReply::Created { attr, inline_limit, has_no_xattrs: bare, begun } => {
                 let attr = Some(attr.into());
-                ReplyFields::Created(CreatedFields { attr, inline_limit: *inline_limit, bare: *bare })
+                let layout = begun.as_ref().map(|begun| (&begun.layout).into());
+                let epoch = begun.as_ref().map_or(0, |begun| begun.epoch);
+                let (inline_limit, bare) = (*inline_limit, *bare);
+                ReplyFields::Created(CreatedFields { attr, inline_limit, bare, layout, epoch })
             }
             MetaReply::Attr(attr) => ReplyFields::Attr(attr.into()),
             MetaReply::Renamed { moved, other } => {
@@ -291,7 +300,11 @@ impl TryFrom<ReplyFields> for MetaReply {
             ReplyFields::Entry(attr) => MetaReply::Entry(attr.try_into()?),
             ReplyFields::Created(f) => {
                 let attr = required(f.attr, "attributes")?.try_into()?;
-                MetaReply::Created { attr, inline_limit: f.inline_limit, has_no_xattrs: f.bare }
+                let begun = match f.layout {
+                    Some(layout) => Some(Box::new(BegunWrite { layout: layout.try_into()?, epoch: f.epoch })),
+                    None => None,
+                };
+                MetaReply::Created { attr, inline_limit: f.inline_limit, has_no_xattrs: f.bare, begun }
             }
             ReplyFields::Attr(attr) => MetaReply::Attr(attr.try_into()?),
             ReplyFields::Renamed(f) => MetaReply::Renamed {
@@ -396,6 +409,7 @@ impl From<&FileInfo> for FileFields {
             epoch: file.epoch,
             uncut: file.truncate_pending,
             known: file.length_bounds.clone(),
+            is_reported: file.is_reported,
         }
     }
 }
@@ -406,7 +420,7 @@ impl TryFrom<FileFields> for FileInfo {
     fn try_from(f: FileFields) -> Result<FileInfo, Malformed> {
         let layout = f.layout.map(TryInto::try_into).transpose()?;
         let attr = required(f.attr, "attributes")?.try_into()?;
-        let FileFields { inline, inline_limit, epoch, uncut, known, .. } = f;
+        let FileFields { inline, inline_limit, epoch, uncut, known, is_reported, .. } = f;
         Ok(FileInfo {
             attr,
             layout,
@@ -415,6 +429,7 @@ impl TryFrom<FileFields> for FileInfo {
             inline_limit,
             epoch,
             truncate_pending: uncut,
+            is_reported,
         })
     }
 }

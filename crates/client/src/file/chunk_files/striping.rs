@@ -232,9 +232,19 @@ impl ChunkFiles {
         layout: &Layout,
         op: impl Fn(usize) -> StorageOp,
     ) -> Result<Vec<(usize, StorageReply)>> {
-        let present = layout.groups.iter().enumerate().filter(|(_, group)| !self.is_lost(**group));
-        let calls = present.map(|(stripe, &group)| {
-            let (op, chunk_file) = (op(stripe), layout.chunk_file(under.ino, stripe));
+        self.on_present(under, layout, 0..layout.groups.len(), op).await
+    }
+
+    async fn on_present(
+        &self,
+        under: LeaseContext,
+        layout: &Layout,
+        stripes: impl Iterator<Item = usize>,
+        op: impl Fn(usize) -> StorageOp,
+    ) -> Result<Vec<(usize, StorageReply)>> {
+        let calls = stripes.filter(|stripe| !self.is_lost(layout.groups[*stripe])).map(|stripe| {
+            let (op, group) = (op(stripe), layout.groups[stripe]);
+            let chunk_file = layout.chunk_file(under.ino, stripe);
             async move {
                 let destination = (self.location_when_known(group).await?, chunk_file);
                 let reply = self.send(under, destination, op, None).await?;
@@ -278,10 +288,13 @@ impl ChunkFiles {
         Ok(measured)
     }
 
-    /// Returns the allocated space of all chunk files; lost ones count as empty.
-    pub(crate) async fn allocated(&self, ino: InodeId, layout: &Layout) -> Result<Allocated> {
-        let replies =
-            self.on_present_stripes(LeaseContext::without_lease(ino), layout, |_| StorageOp::Stat).await?;
+    /// Returns the allocated space of all chunk files; lost ones count as empty. There are none beyond
+    /// the chunk that contains `end`, a position in the file.
+    pub(crate) async fn allocated(&self, ino: InodeId, layout: &Layout, end: u64) -> Result<Allocated> {
+        let exists = |stripe: &usize| layout::local_len(layout, *stripe, end) > 0;
+        let stripes = (0..layout.groups.len()).filter(exists);
+        let under = LeaseContext::without_lease(ino);
+        let replies = self.on_present(under, layout, stripes, |_| StorageOp::Stat).await?;
         let mut stripes = vec![(0, 0); layout.groups.len()];
         for (stripe, reply) in replies {
             if let StorageReply::Stat { len, blocks, .. } = reply {

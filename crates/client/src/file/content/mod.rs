@@ -49,23 +49,32 @@ use crate::session::verifiers::Unsynced;
 use bytes::Bytes;
 use std::sync::Arc;
 use types::{Attr, Errno, InodeId, Layout, Result, Timestamp, mode};
-use wire::{FileInfo, LeaseMode, MetaReply};
+use wire::{BegunWrite, FileInfo, LeaseMode, MetaReply};
 
 /// What is known of a file that was just created.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct NewFile {
     inline_limit: u32,
     has_no_xattrs: bool,
+    /// The write that its create has begun.
+    begun: Option<Box<BegunWrite>>,
 }
 
 impl NewFile {
     pub(crate) fn of(reply: &MetaReply) -> Option<NewFile> {
-        match *reply {
-            MetaReply::Created { inline_limit, has_no_xattrs: bare, .. } => {
-                Some(NewFile { inline_limit, has_no_xattrs: bare })
-            }
+        match reply {
+            MetaReply::Created { inline_limit, has_no_xattrs, begun, .. } => Some(NewFile {
+                inline_limit: *inline_limit,
+                has_no_xattrs: *has_no_xattrs,
+                begun: begun.clone(),
+            }),
             _ => None,
         }
+    }
+
+    /// Whether the service has recorded this session as the writer of its chunks.
+    pub(crate) fn has_begun_write(&self) -> bool {
+        self.begun.is_some()
     }
 }
 
@@ -91,6 +100,9 @@ pub(crate) struct Content {
     pub(crate) layout: Option<Arc<Layout>>,
     /// Known lower bounds of the lengths of its chunk files.
     pub(crate) length_bounds: LengthBounds,
+    /// This session has created the file, has only written to it since, and no other has: there are
+    /// no other chunks.
+    pub(crate) has_only_written_chunks: bool,
     pub(crate) inline: Option<Bytes>,
     pub(crate) inline_limit: u32,
     /// It has no extended attributes: it was created while open here, and got none since.
@@ -130,6 +142,7 @@ impl Default for Content {
             size: 0,
             layout: None,
             length_bounds: None,
+            has_only_written_chunks: false,
             inline: None,
             inline_limit: 0,
             has_no_xattrs: false,
@@ -152,6 +165,7 @@ impl Content {
     pub(crate) fn on(&mut self, event: Event) {
         let (phase, Actions { ends_recovery, reported }) = self.phase.on(event);
         self.phase = phase;
+        self.has_only_written_chunks &= event.keeps_chunks();
         if ends_recovery {
             self.end_last_size();
         }
@@ -225,6 +239,7 @@ impl Content {
                 self.size = self.size.max(info.attr.size);
             }
             self.epoch = self.epoch.max(info.epoch);
+            self.has_only_written_chunks &= lease == LeaseMode::Write && self.lease != LeaseMode::Shared;
         } else {
             self.load_info(info);
             // Earlier uses of the file, or earlier clients, may have left chunks that aren't on
@@ -287,18 +302,24 @@ impl Content {
     /// Loads the state of a file that was just created with this content and that no other session
     /// has seen yet, without a request.
     pub(crate) fn load_new(&mut self, attr: &Attr, fresh: NewFile, lease: LeaseMode, content: Bytes) {
-        let inline = (fresh.inline_limit > 0).then_some(content);
-        let inline_limit = fresh.inline_limit;
+        let NewFile { inline_limit, has_no_xattrs, begun } = fresh;
+        let is_writer = begun.is_some();
+        let (layout, epoch) = begun.map_or((None, 0), |begun| (Some(begun.layout), begun.epoch));
         self.load_info(FileInfo {
             attr: *attr,
-            layout: None,
+            inline: (inline_limit > 0 && !is_writer).then_some(content),
+            layout,
             length_bounds: Vec::new(),
-            inline,
             inline_limit,
-            epoch: 0,
+            epoch,
             truncate_pending: false,
+            is_reported: false,
         });
-        self.has_no_xattrs = fresh.has_no_xattrs;
+        if is_writer {
+            self.on(Event::WriteBegun);
+            self.has_only_written_chunks = true;
+        }
+        self.has_no_xattrs = has_no_xattrs;
         self.lease = lease;
     }
 

@@ -84,6 +84,24 @@ pub(crate) enum Event {
     ChunksTruncated,
 }
 
+impl Event {
+    /// Whether chunks are as the session's successful writes have left them.
+    pub(crate) fn keeps_chunks(self) -> bool {
+        match self {
+            Event::Loaded { .. }
+            | Event::ChangeUnanswered { .. }
+            | Event::WriteBegunAgain
+            | Event::ChunksExceedSize
+            | Event::ChunksTruncated => false,
+            Event::WriteBegun
+            | Event::Changed { .. }
+            | Event::TimeSet
+            | Event::Reported { .. }
+            | Event::EndUnanswered => true,
+        }
+    }
+}
+
 /// What a change of phase means for the rest of the content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[must_use]

@@ -12,6 +12,7 @@ mod delayed_requests;
 mod directories;
 mod draining;
 mod evictions;
+mod first_writes;
 mod flags;
 mod kernel_caches;
 mod late_truncation;

@@ -25,6 +25,7 @@ fn promised(parent: InodeId, name: &str, ino: InodeId, content: &[u8]) -> Pendin
         umask: 0o022,
         created: types::Timestamp::default(),
         content,
+        begins_write: false,
         written: None,
         set: types::SetAttr::default(),
     }
@@ -139,7 +140,7 @@ fn an_asynchronous_create_equals_a_create_and_write() {
                 let file = PendingFile { mode, umask, ..promised(dir, "file", ino, content) };
                 let answer = deliver(&mut delivered, &file).unwrap();
                 assert!(made.state.0 == delivered.state.0, "{file:?}, setgid {setgid}, acl {acl}");
-                let MetaReply::Created { attr: told, inline_limit, has_no_xattrs: bare } = answer else {
+                let MetaReply::Created { attr: told, inline_limit, has_no_xattrs: bare, .. } = answer else {
                     panic!("{answer:?}")
                 };
                 assert_eq!((told, inline_limit, bare), (attr, 4096, !acl));
@@ -252,4 +253,44 @@ fn an_asynchronously_created_file_belongs_to_the_project_of_its_directory() {
     deliver(&mut world, &promised(dir, "f", first, b"")).unwrap();
     let attr = world.getattr(first).unwrap();
     assert_eq!((attr.flags, attr.project), (InodeFlags::NODUMP, ProjectId(9)));
+}
+
+/// An asynchronous create whose session writes the content to chunks.
+fn in_chunks(parent: InodeId, name: &str, ino: InodeId) -> PendingFile {
+    PendingFile { begins_write: true, ..promised(parent, name, ino, b"") }
+}
+
+fn opened(world: &mut World, ino: InodeId) -> wire::FileInfo {
+    world.file(MetaOp::Open { ino, requested_lease: None }).unwrap()
+}
+
+#[test]
+fn an_asynchronous_create_begins_a_write() {
+    let mut world = World::new(PartitionLocking::OnDemand);
+    let dir = world.mkdir(ROOT, "dir");
+    let (ino, ..) = reserve(&mut world, dir, 10).unwrap();
+    let file = PendingFile { content: bytes("x"), ..in_chunks(dir, "f", ino) };
+    assert_eq!(refused(&mut world, &file), Errno::EINVAL);
+    let file = in_chunks(dir, "f", ino);
+    let MetaReply::Created { attr, begun: Some(begun), .. } = deliver(&mut world, &file).unwrap() else {
+        panic!("a write has begun")
+    };
+    let info = opened(&mut world, ino);
+    assert_eq!((attr.size, info.layout.as_ref(), info.inline), (0, Some(&begun.layout), None));
+    assert!(world.holds(namespace::keys::writing(ino, world.session)));
+    assert!(!info.is_reported);
+    assert_eq!(world.file(MetaOp::BeginWrite { ino }).unwrap().layout, Some(begun.layout));
+    assert!(matches!(deliver(&mut world, &file).unwrap(), MetaReply::Entry(attr) if attr.ino == ino));
+}
+
+#[test]
+fn a_file_is_created_where_no_target_has_room() {
+    let mut world = World::new(PartitionLocking::OnDemand);
+    let (ino, ..) = reserve(&mut world, ROOT, 1).unwrap();
+    world.map.targets.clear();
+    let made = deliver(&mut world, &in_chunks(ROOT, "f", ino)).unwrap();
+    assert!(matches!(made, MetaReply::Created { begun: None, .. }), "{made:?}");
+    let info = opened(&mut world, ino);
+    assert_eq!((info.layout, info.inline), (None, Some(Bytes::new())));
+    assert!(info.is_reported);
 }

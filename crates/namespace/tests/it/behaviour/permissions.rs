@@ -36,6 +36,7 @@ fn deliver(parent: InodeId, name: &str) -> MetaOp {
         umask: 0,
         created: types::Timestamp::default(),
         content,
+        begins_write: false,
         written: None,
         set: types::SetAttr::default(),
     };

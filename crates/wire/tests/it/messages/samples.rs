@@ -66,6 +66,7 @@ pub fn samples() -> Vec<Sample> {
     samples.push(sample("meta_request-privileged".to_string(), vouched));
     samples.extend(flags());
     samples.push(changed_create());
+    samples.extend(begun_writes());
     samples.extend(async_changes());
     samples.extend(ranges());
     let grants = vec![grant(1, LeaseMode::Read), grant(2, LeaseMode::Permissions)];
@@ -125,11 +126,14 @@ pub fn samples() -> Vec<Sample> {
         inline_limit: 0,
         epoch: 0,
         truncate_pending: true,
+        is_reported: false,
     };
     let known = FileInfo { length_bounds: vec![300, 0, 1 << 32], truncate_pending: false, ..file.clone() };
     samples.push(sample("meta_response-known".to_string(), MetaResponse::from(MetaReply::File(known))));
     let fenced = FileInfo { epoch: 3 << 44 | 258, truncate_pending: false, ..file.clone() };
     samples.push(sample("meta_response-epoch".to_string(), MetaResponse::from(MetaReply::File(fenced))));
+    let reported = FileInfo { is_reported: true, truncate_pending: false, ..file.clone() };
+    samples.push(sample("meta_response-reported".to_string(), MetaResponse::from(MetaReply::File(reported))));
     samples.push(sample("meta_response-uncut".to_string(), MetaResponse::from(MetaReply::File(file))));
     let capability = full.capability;
     let capable = MetaResponse { capability, ..MetaReply::Unit.into() };
@@ -258,6 +262,7 @@ fn pending_file() -> PendingFile {
         umask: 0o22,
         created: TIME,
         content,
+        begins_write: false,
         written,
         set,
     }
@@ -304,6 +309,32 @@ fn changed_create() -> Sample {
         op: MetaOp::CommitCreate { file: Box::new(file) },
     };
     sample("meta_request-commit_changed_create".to_string(), request)
+}
+
+/// An asynchronous create that begins a write of chunks, and its answer.
+fn begun_writes() -> [Sample; 2] {
+    let file = PendingFile { content: Bytes::new(), begins_write: true, ..pending_file() };
+    let request = MetaRequest {
+        session: SessionId(7),
+        slot_sequence: Some(SlotSequence { slot: 0, sequence: 301 }),
+        credentials: Credentials { uid: 1000, gid: 100, pid: 4711 },
+        privileged: false,
+        op: MetaOp::CommitCreate { file: Box::new(file) },
+    };
+    let layout = Layout {
+        chunk_size: 1 << 20,
+        pool: PoolId(1),
+        scheme: Scheme::Single,
+        groups: vec![GroupId(3), GroupId(5)],
+        slots: Vec::new(),
+    };
+    let begun = Some(Box::new(BegunWrite { layout, epoch: 70_000 }));
+    let reply = MetaReply::Created { attr: attr(), inline_limit: 4096, has_no_xattrs: true, begun };
+    let response = MetaResponse::from(reply);
+    [
+        sample("meta_request-commit_create_in_chunks".to_string(), request),
+        sample("meta_response-created_in_chunks".to_string(), response),
+    ]
 }
 
 /// Flags and projects of inodes.
@@ -492,7 +523,7 @@ fn meta_replies() -> Vec<MetaReply> {
     vec![
         MetaReply::Unit,
         MetaReply::Entry(attr()),
-        MetaReply::Created { attr: attr(), inline_limit: 4096, has_no_xattrs: true },
+        MetaReply::Created { attr: attr(), inline_limit: 4096, has_no_xattrs: true, begun: None },
         MetaReply::Attr(attr()),
         MetaReply::Renamed { moved: attr(), other: Some(attr()) },
         MetaReply::Bytes(Bytes::from_static(b"value")),
@@ -506,6 +537,7 @@ fn meta_replies() -> Vec<MetaReply> {
             inline_limit: 4096,
             epoch: 0,
             truncate_pending: false,
+            is_reported: false,
         }),
         MetaReply::Lock(Some((LockKind::Exclusive, RANGE, 4711))),
         MetaReply::Recalls(vec![recall(1, None), recall(2, Some(LeaseMode::Shared))]),

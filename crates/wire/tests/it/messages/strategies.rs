@@ -229,9 +229,9 @@ pub fn meta_ops() -> Vec<BoxedStrategy<MetaOp>> {
 
 fn pending_file() -> impl Strategy<Value = PendingFile> {
     let bits = (any::<u32>(), any::<u32>());
-    let changes = (proptest::option::of(time()), set_attr());
+    let changes = (any::<bool>(), proptest::option::of(time()), set_attr());
     (ino(), ino(), name(), bits, time(), name(), changes).prop_map(
-        |(ino, parent, name, (mode, umask), made, content, (written, set))| PendingFile {
+        |(ino, parent, name, (mode, umask), made, content, (begins_write, written, set))| PendingFile {
             ino,
             parent,
             name,
@@ -239,6 +239,7 @@ fn pending_file() -> impl Strategy<Value = PendingFile> {
             umask,
             created: made,
             content,
+            begins_write,
             written,
             set,
         },
@@ -274,7 +275,12 @@ pub fn meta_replies() -> Vec<BoxedStrategy<MetaReply>> {
     let held = (kind(), lock_range(), any::<u32>());
     let mut replies = kinds![MetaReply:
         Unit,
-        Created { attr: attr(), inline_limit: any::<u32>(), has_no_xattrs: any::<bool>() },
+        Created {
+            attr: attr(),
+            inline_limit: any::<u32>(),
+            has_no_xattrs: any::<bool>(),
+            begun: of(begun_write().prop_map(Box::new)),
+        },
         Renamed { moved: attr(), other: of(attr()) },
         Redirect { ino: ino(), mode: any::<u32>() },
         PartitionsTakenOver { partitions: vec_of(partition()) },
@@ -585,6 +591,10 @@ fn scheme() -> impl Strategy<Value = Scheme> {
     select(vec![Scheme::Single, Scheme::Mirror(2), Scheme::Mirror(3)])
 }
 
+fn begun_write() -> impl Strategy<Value = BegunWrite> {
+    (layout(), any::<u64>()).prop_map(|(layout, epoch)| BegunWrite { layout, epoch })
+}
+
 fn layout() -> impl Strategy<Value = Layout> {
     let groups = prop::collection::vec(any::<u32>().prop_map(GroupId), 1..6);
     let slots = prop::collection::vec(any::<u8>().prop_map(types::ChunkSlot), 0..6);
@@ -616,8 +626,9 @@ fn dir_entry() -> impl Strategy<Value = DirEntry> {
 
 fn file() -> impl Strategy<Value = FileInfo> {
     let known = vec_of(any::<u64>());
-    (attr(), of(layout()), known, of(name()), any::<u32>(), any::<u64>(), any::<bool>()).prop_map(
-        |(attr, layout, known, inline, inline_limit, epoch, uncut)| FileInfo {
+    let flags = (any::<bool>(), any::<bool>());
+    (attr(), of(layout()), known, of(name()), any::<u32>(), any::<u64>(), flags).prop_map(
+        |(attr, layout, known, inline, inline_limit, epoch, (uncut, is_reported))| FileInfo {
             attr,
             layout,
             length_bounds: known,
@@ -625,6 +636,7 @@ fn file() -> impl Strategy<Value = FileInfo> {
             inline_limit,
             epoch,
             truncate_pending: uncut,
+            is_reported,
         },
     )
 }
