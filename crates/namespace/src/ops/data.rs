@@ -167,8 +167,8 @@ pub(crate) fn drop_inline(tx: &mut Tx<'_>, ino: InodeId, size: u64, mtime: Times
 
 /// Records size, allocation and mtime as a session reports them. The file only grows: several
 /// sessions may write, and each knows its own end. The report of a session without a write record
-/// doesn't change the size: size recovery has covered its writes, and other sessions may have
-/// truncated the file since.
+/// doesn't change size and mtime: size recovery has covered its writes. An application may have set
+/// the time since, and other sessions may have truncated the file.
 pub(crate) fn end_write(tx: &mut Tx<'_>, ino: InodeId, report: Report<'_>) -> Outcome<MetaReply> {
     let mut inode = tx.regular(ino)?;
     let record = own_write_record(tx, ino)?;
@@ -184,7 +184,7 @@ pub(crate) fn end_write(tx: &mut Tx<'_>, ino: InodeId, report: Report<'_>) -> Ou
     if !inode.inline {
         inode.blocks = report.blocks;
     }
-    if let Some(mtime) = report.mtime {
+    if let Some(mtime) = report.mtime.filter(|_| has_write_record) {
         inode.mtime = Some(mtime.into());
         // The change happened then, not at the time of the report: an application may have seen
         // this time already.

@@ -1,6 +1,6 @@
 use crate::support::{PartitionLocking, World, bytes};
 use namespace::{keys, unrecovered_files};
-use types::{Errno, InodeId, Refusal, SessionId, Timestamp};
+use types::{Errno, InodeId, Refusal, SessionId, SetAttr, SetTime, Timestamp};
 use wire::{FileInfo, MetaOp};
 
 const ROOT: InodeId = InodeId::ROOT;
@@ -189,6 +189,26 @@ fn a_note_stays_until_its_writer_is_done() {
     assert_eq!(notes(&world, file), [(SessionId(1), None)]);
     end_write(&mut world, file, 200);
     assert_eq!(notes(&world, file), []);
+}
+
+/// It was in flight while another service took the partition over, and recovered the file.
+#[test]
+fn a_late_report_does_not_change_a_time_that_was_set_since() {
+    let mut world = World::new(PartitionLocking::All);
+    let file = chunked_file(&mut world);
+    let mtime = Timestamp::new(1_000_000, 0);
+    let set = SetAttr { mtime: Some(SetTime::At(mtime)), ..SetAttr::default() };
+    world.run(MetaOp::Setattr { ino: file, set }).unwrap();
+    let report = MetaOp::EndWrite {
+        ino: file,
+        size: 100,
+        blocks: 8,
+        lens: Vec::new(),
+        mtime: Some(Timestamp::new(60, 0)),
+        done: true,
+        kill_suid_sgid: false,
+    };
+    assert_eq!(world.attr_of(report).unwrap().mtime, mtime);
 }
 
 #[test]
