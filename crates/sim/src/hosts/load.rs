@@ -65,7 +65,7 @@ const SMALL_FILES_PER_DIR: u64 = 24;
 const NAME_PREFIXES: u64 = 3;
 /// Size of a small file in bytes.
 const SMALL_FILE_BYTES: usize = 64;
-/// Size of every third one in bytes: more than inline content.
+/// Size of every sixth one in bytes: more than inline content.
 const LARGER_FILE_BYTES: usize = 20_480;
 /// Seconds that are added to a value which is stored as a file's mtime: no file has such a time
 /// otherwise.
@@ -739,7 +739,7 @@ fn object_of(file: u64, block: u64) -> String {
 
 /// Returns the size of a small file in bytes.
 fn small_size(number: u64) -> usize {
-    if number.is_multiple_of(3) { LARGER_FILE_BYTES } else { SMALL_FILE_BYTES }
+    if number.is_multiple_of(6) { LARGER_FILE_BYTES } else { SMALL_FILE_BYTES }
 }
 
 /// Returns the directory and the name of a small file: a directory of its maker, or one that all

@@ -77,7 +77,7 @@ fn a_write_behind_error_is_reported_once() {
 fn linearizable_over_power_loss_of_the_store() {
     let options = HostsOptions { clients: 2, metas: 3, store_power: true, ..HostsOptions::default() };
     let mut lost = 0;
-    for seed in [1, 14, 21, 23, 24, 30] {
+    for seed in [1, 4, 8, 21, 24, 30] {
         match run_hosts_seed(seed, options) {
             Ok(summary) => lost += summary.lost_commits,
             Err(violation) => panic!("{violation}"),
